@@ -36,7 +36,7 @@ class Reports:
             self._notes[name] = {"id": name, "severity": severity, "text": text}
             return self._write()
 
-    def begin(self) -> None:
+    def announce(self) -> None:
         """Write the report, so that the service detects this process."""
         with self._lock:
             self._write()

@@ -233,7 +233,7 @@ def _single_cause(failure: Exception) -> Exception:
 
 
 async def _wait_for_word(line: AsyncWebSocketSession, word: bytes) -> bool:
-    """Wait until a container writes a word to its output. Returns False if the output ends before."""
+    """Wait until a container writes a word to its output. Returns False if the output ends first."""
     output = b""
     while word not in output:
         message = await line.receive_bytes(timeout=_INPUT_TIMEOUT)

@@ -10,7 +10,7 @@ import msgspec
 from trainshed_cluster.kubernetes.registries import Registries
 from trainshed_cluster.remote.lease import MIN_LEASE
 from trainshed_cluster.remote.options import (
-    ForMachines,
+    MachineSelector,
     parse_table,
     unknown_accelerators,
     wrong_machines,
@@ -53,7 +53,7 @@ class Accelerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node_selector: _Selector = {}
 
 
-class MachineRoute(ForMachines, frozen=True, forbid_unknown_fields=True):
+class MachineRoute(MachineSelector, frozen=True, forbid_unknown_fields=True):
     """An entry of `[[engines.kubernetes.machines]]`: the options of Pods of some machine types. None = the
     value in the plain settings."""
 

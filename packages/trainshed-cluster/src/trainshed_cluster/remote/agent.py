@@ -392,7 +392,7 @@ class Agent:
     def _begin_logs(self, plans: Sequence[LaunchPlan], lines: Sequence[int]) -> None:
         try:
             for plan, line in zip(plans, lines, strict=True):
-                self._sender.begin(plan.replica, line)
+                self._sender.start_log(plan.replica, line)
         except OSError as error:
             raise EngineUnavailable(f"cannot create a log on the node: {error}") from error
 

@@ -73,7 +73,7 @@ class Attempts:
 
     async def write(self, gang: Gang, record: GangRecord) -> None:
         """Store a gang's record, and make it current. Raises EngineUnavailable."""
-        # A cancelled caller does not cancel the write. The next write has to wait for it.
+        # A cancelled caller does not cancel the write. The next write waits until this one has finished.
         writing = joined(self._write_after(self._writing.get(gang.key), record))
         self._writing[gang.key] = writing
         writing.add_done_callback(lambda done: self._forget_write(gang.key, done))

@@ -14,8 +14,8 @@ from trainshed.engines.port import NodeState
 
 
 class ClusterRefused(Exception):
-    """The cluster rejected a request permanently. The message is the cluster's own text and states the
-    accepted values."""
+    """The cluster rejected a request permanently. The message contains the cluster's reason and the accepted
+    values."""
 
 
 class ClusterUnavailable(Exception):

@@ -25,7 +25,7 @@ class FailedStarts(Struct, frozen=True):
 
 
 def add_failed_start(before: FailedStarts | None, why: str) -> FailedStarts:
-    """Add a failed start to the previous ones."""
+    """Return the failed starts of an agent, including one more."""
     return FailedStarts((before.count if before else 0) + 1, why)
 
 

@@ -52,7 +52,7 @@ class StreamSender:
         before = self._sent if self._before is None else self._before
         self._before = {key: min(size, before.get(key, 0)) for key, size in self._sent.items()}
 
-    def begin(self, replica: ReplicaId, line: int) -> None:
+    def start_log(self, replica: ReplicaId, line: int) -> None:
         """Create the first segment of a replica's log at that line number, unless the node already has a log
         of the replica. Blocks briefly. Raises OSError."""
         directory = self._streams.directory(StreamSource(self._job_uid, self._attempt, replica))

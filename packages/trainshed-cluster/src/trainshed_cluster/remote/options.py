@@ -183,7 +183,7 @@ _MACHINES: Final = "A machine type, or a pattern such as n1-*."
 _Pattern = Annotated[str, Meta(pattern=r"^[a-z0-9_*?-]{1,100}$", description=_MACHINES)]
 
 
-class ForMachines(Struct, frozen=True, forbid_unknown_fields=True):
+class MachineSelector(Struct, frozen=True, forbid_unknown_fields=True):
     """An entry of an engine's `machines` table, which selects machines."""
 
     #: Patterns of machine types (`a2-*`); [] = all.
@@ -233,7 +233,7 @@ def unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
             yield f"accelerator type {public!r} does not exist.{hint}"
 
 
-def wrong_machines(tables: Sequence[ForMachines], engine: str) -> list[str]:
+def wrong_machines(tables: Sequence[MachineSelector], engine: str) -> list[str]:
     """Return the errors in the patterns of an engine's `machines` tables. The first matching table applies.
     `engine`: the engine's name in the configuration."""
     wrong: list[str] = []

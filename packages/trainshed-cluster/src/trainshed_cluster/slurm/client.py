@@ -1,4 +1,4 @@
-"""Runs Slurm's commands with time limits, and terminates the ones that exceed them."""
+"""Runs Slurm's commands with time limits, and terminates commands that exceed them."""
 
 import asyncio
 import contextlib
@@ -66,7 +66,7 @@ class SlurmClient:
                 os.killpg(process.pid, signal.SIGKILL)
         await asyncio.gather(*(tasks for _, tasks in sruns.values()))
 
-    async def answer(self, command: Sequence[str], user: UnixUser | None = None) -> str:
+    async def run(self, command: Sequence[str], user: UnixUser | None = None) -> str:
         """Run a command and return its output. `user`: the user that runs the command; None = the service's
         user. Raises ClusterUnavailable if it fails."""
         process = await self._spawn(command, user=user)
@@ -86,9 +86,9 @@ class SlurmClient:
             raise ClusterUnavailable(f"{command[0]}: {error_text}")
         return output.out
 
-    async def ask(self, query: Query[T]) -> T:
+    async def query(self, query: Query[T]) -> T:
         """Run a query and return its result. Raises ClusterUnavailable."""
-        answer = await self.answer(query.argv)
+        answer = await self.run(query.argv)
         try:
             # Output about thousands of nodes takes long to parse.
             return await asyncio.to_thread(query.read, answer)
@@ -114,7 +114,7 @@ class SlurmClient:
             if unfinished:
                 # Slurm reports an error if the steps have just ended.
                 with contextlib.suppress(ClusterUnavailable):
-                    await self.answer(commands.terminate(name, user))
+                    await self.run(commands.terminate(name, user))
                 await asyncio.wait(unfinished, timeout=_WITHDRAW_TIMEOUT)
 
     async def start_agent_step(

@@ -137,7 +137,7 @@ class SlurmCluster:
             log.warning(
                 "slurm: user %s ([engines.slurm.users]) does not exist on this machine", name
             )
-        self._limits = await self._client.ask(list_limits())
+        self._limits = await self._client.query(list_limits())
         await self._query_now()
         self._tasks.keep(self._query_repeatedly, "slurm: looks")
 
@@ -220,7 +220,7 @@ class SlurmCluster:
             raise ClusterUnavailable(f"{e} (its error output is in {errors} there)") from None
 
     async def allocation_end(self, name: AllocationName) -> AllocationEnd | None:
-        jobs = await self._client.ask(list_jobs([await self._user(name)], str(name), ended=True))
+        jobs = await self._client.query(list_jobs([await self._user(name)], str(name), ended=True))
         over = [job for job in jobs if not job.has_nodes and not job.is_pending]
         if not over:
             return None
@@ -241,7 +241,7 @@ class SlurmCluster:
         self._known_jobs.pop(name, None)
         user = await self._user(name)
         await self._client.end_agents(str(name), user)
-        await self._client.answer(commands.cancel(str(name), user))
+        await self._client.run(commands.cancel(str(name), user))
         self._released_at[name] = time.monotonic()
 
     async def wait_durable(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
@@ -485,13 +485,13 @@ class SlurmCluster:
     ) -> tuple[tuple[AllocationName, Job], ...]:
         """Query this service's jobs of those users. `name`: name of the jobs; None = all names. Raises
         ClusterUnavailable."""
-        jobs = await self._client.ask(list_jobs(users, name))
+        jobs = await self._client.query(list_jobs(users, name))
         return own_jobs(jobs, self._service, self._users.name_of)
 
     async def _try_to_cancel(self, name: AllocationName) -> None:
         """Cancel an allocation's jobs. If Slurm does not respond, `SlotAllocator` releases them later."""
         with contextlib.suppress(ClusterUnavailable):
-            await self._client.answer(commands.cancel(str(name), await self._user(name)))
+            await self._client.run(commands.cancel(str(name), await self._user(name)))
 
     async def _user(self, name: AllocationName) -> int:
         """Return the id of the allocation's user. Raises ClusterUnavailable."""
@@ -544,9 +544,9 @@ class SlurmCluster:
 
     async def _query_now(self) -> None:
         started_at = time.monotonic()
-        ask, users = self._client.ask, self._users.uids
+        query, users = self._client.query, self._users.uids
         mine = await self._own(users)
-        nodes = await ask(list_nodes(self._routes.partitions))
+        nodes = await query(list_nodes(self._routes.partitions))
         if mine or self._awaited or self._known_jobs:
             # If the same jobs have nodes before and after the query of the nodes, they also had them during
             # that query. Otherwise a job that started in between could be counted twice or not at all.
@@ -554,15 +554,15 @@ class SlurmCluster:
                 earlier, mine = mine, await self._own(users)
                 if _granted_ids(earlier) == _granted_ids(mine):
                     break
-                nodes = await ask(list_nodes(self._routes.partitions))
+                nodes = await query(list_nodes(self._routes.partitions))
         has_pending = any(job.is_pending for _, job in mine)
         snapshot = await asyncio.to_thread(
             compile_snapshot,
             started_at,
             now=time.time(),
             jobs=mine,
-            pending=await ask(list_pending()) if has_pending else (),
-            steps=await ask(list_steps(users)) if mine else (),
+            pending=await query(list_pending()) if has_pending else (),
+            steps=await query(list_steps(users)) if mine else (),
             nodes=nodes,
             routes=self._routes,
             known={name: known_job.job for name, known_job in self._known_jobs.items()},
@@ -593,7 +593,7 @@ class SlurmCluster:
         for name, job in snapshot.duplicates:
             log.warning("%s: cancelled the duplicate job %d", name, job.id)
             with contextlib.suppress(ClusterUnavailable):
-                await self._client.answer(commands.cancel(str(name), job.user, job.id))
+                await self._client.run(commands.cancel(str(name), job.user, job.id))
 
 
 def _granted_ids(jobs: Iterable[tuple[AllocationName, Job]]) -> set[int]:

@@ -71,15 +71,15 @@ async def _cluster(settings: SlurmSettings) -> tuple[list[Finding], dict[str, Pa
     If jobs cannot be checked, no partitions are returned."""
     client, routes = SlurmClient(settings), Routes(settings)
     try:
-        partitions = parse_partitions(await client.answer(SHOW_PARTITIONS))
-        release = (await client.answer(["sinfo", "--version"])).strip()
+        partitions = parse_partitions(await client.run(SHOW_PARTITIONS))
+        release = (await client.run(["sinfo", "--version"])).strip()
         answers = _finding("controller", release=release)
         wanted = [name for name in routes.named_partitions if name]
         if unknown := [name for name in wanted if name not in partitions]:
             known = ", ".join(sorted(filter(None, partitions)))
             return [answers, _finding("no_partition", names=", ".join(unknown), known=known)], {}
-        lines = await client.ask(list_nodes(routes.partitions))
-        config = parse_config(await client.answer(SHOW_CONFIG))
+        lines = await client.query(list_nodes(routes.partitions))
+        config = parse_config(await client.run(SHOW_CONFIG))
     except ClusterUnavailable as failure:
         return [_finding("no_controller", failure=failure)], {}
     names = ", ".join(name or "the cluster's default one" for name in routes.named_partitions)
@@ -128,7 +128,7 @@ async def _jobs(
         who = f"user {owner.user}" if owner.user else "the service's user"
         for required in _required_paths(cache) if user else ():
             try:
-                await client.answer(
+                await client.run(
                     ["/bin/sh", "-c", f"{required.test} {quote(str(required.path))}"], user
                 )
             except ClusterUnavailable:
@@ -146,7 +146,7 @@ async def _jobs(
                 continue
             where = f" in {partition}" if partition else ""
             try:
-                await client.answer(commands.try_job(partition, account, qos), user)
+                await client.run(commands.try_job(partition, account, qos), user)
             except ClusterUnavailable as failure:
                 charged = f" on account {account}" if account else ""
                 wrong.append(f"jobs of {who}{where}{charged}: {failure}")
@@ -165,7 +165,7 @@ async def _default_account(
         return ""
     name = user.name if user else pwd.getpwuid(os.geteuid()).pw_name
     try:
-        return (await client.answer(commands.show_default_account(name))).strip()
+        return (await client.run(commands.show_default_account(name))).strip()
     except ClusterUnavailable:
         return ""  # The cluster does not use accounting.
 

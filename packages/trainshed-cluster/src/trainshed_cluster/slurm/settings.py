@@ -11,7 +11,7 @@ import msgspec
 
 from trainshed_cluster.remote.lease import MIN_LEASE
 from trainshed_cluster.remote.options import (
-    ForMachines,
+    MachineSelector,
     parse_table,
     unknown_accelerators,
     wrong_machines,
@@ -74,7 +74,7 @@ _Users = dict[_Project, _User]
 _Accounts = dict[_Project, _Account]
 
 
-class MachineRoute(ForMachines, frozen=True, forbid_unknown_fields=True):
+class MachineRoute(MachineSelector, frozen=True, forbid_unknown_fields=True):
     """An entry of `[[engines.slurm.machines]]`: the options of jobs of some machine types. None = the value
     in the plain settings."""
 

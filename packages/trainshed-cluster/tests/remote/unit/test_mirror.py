@@ -25,7 +25,7 @@ class Node:
 
     def connect(self) -> None:
         self._sender.resume(self._copies.sizes([REPLICA]))
-        self._sender.begin(REPLICA, self._copies.next_line(REPLICA))
+        self._sender.start_log(REPLICA, self._copies.next_line(REPLICA))
 
     def write(self, file: str, text: str) -> None:
         with (self.directory / file).open("a") as opened:

@@ -114,10 +114,10 @@ class Communicator:
     def _serve(self, formation: Formation) -> None:
         formation.form()
         running = self._running = RunningGroup(self._membership, formation)
-        running.begin()
+        running.start()
         self._operations.open()
         if self._membership.reports is not None:
-            self._membership.reports.begin()
+            self._membership.reports.announce()
         while not self._operations.closing:
             running.run_once()
         running.leave()

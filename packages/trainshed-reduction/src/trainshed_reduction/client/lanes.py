@@ -54,7 +54,7 @@ class Connection:
         self.socket: Optional[socket.socket] = None
         #: The cause of a failure, set after all other fields, or None.
         self.cause: Optional[str] = None
-        #: Whether a retry is useless.
+        #: Whether the reducer has rejected this worker, so that a retry is useless.
         self.is_refused = False
         self._address = address
         self._dial = dial
@@ -194,7 +194,7 @@ class Lane:
         self._interval = min(_MAX_INTERVAL, max(_FIRST_INTERVAL, 2 * self._interval))
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the current connection, if one exists."""
         if self.connection is not None:
             self.connection.close()
         self.connection = None

@@ -114,7 +114,7 @@ class RunningGroup:
         """The unfinished operations."""
         return [work.operation for work in self._ledger.open]
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Attach the lanes, and allow other threads to wake this thread."""
         self._dial.wake = self._operations.wake = self._transfer.wake
         for lane in self._lanes:

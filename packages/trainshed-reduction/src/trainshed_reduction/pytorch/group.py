@@ -170,7 +170,7 @@ def install() -> None:
     usage.report_at_exit(settings.min_bytes)
     setattr(c10d, _MAKER, _replacement(c10d, native, settings))
     # Tell the service that the override is installed, even if the program creates no group.
-    process.reports().begin()
+    process.reports().announce()
 
 
 def _check(native: Any, group: Any) -> None:

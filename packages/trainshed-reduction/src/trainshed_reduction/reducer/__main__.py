@@ -49,7 +49,7 @@ class Overview:
         self._lines = 0
 
     def handle(self, kind: str, value: Any, now: float) -> None:
-        """Handle a thread's report (`Outlet`)."""
+        """Handle a report of a thread (see `Outlet`)."""
         if kind == "log":
             self.log(value, now)
         elif kind == "serving":

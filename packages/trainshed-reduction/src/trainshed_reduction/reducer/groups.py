@@ -152,7 +152,9 @@ class Group:
         self._since = now
         return effects
 
-    def frame(self, member: Member, header: Header, payload: bytes, now: float) -> List[Effect]:
+    def handle_frame(
+        self, member: Member, header: Header, payload: bytes, now: float
+    ) -> List[Effect]:
         """Handle a frame other than a chunk. Raises Malformed if the connection must be closed."""
         if header.kind is Kind.BYE:
             return self._leave(member, now)
@@ -198,7 +200,7 @@ class Group:
             return effects + self.fail(_has_left(member.rank, parted))
         return effects + self._start()
 
-    def lose(self, member: Member, now: float) -> List[Effect]:
+    def handle_loss(self, member: Member, now: float) -> List[Effect]:
         """Handle a broken connection."""
         if not self._forget(member):
             return []

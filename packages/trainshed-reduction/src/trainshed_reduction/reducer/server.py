@@ -269,7 +269,9 @@ class Server:
                 return self._greet(peer, event)
             if isinstance(event, MismatchedChunk):
                 return peer.member.group.reject_chunk(peer.member, event.header)
-            return peer.member.group.frame(peer.member, event.header, event.payload, self._now)
+            return peer.member.group.handle_frame(
+                peer.member, event.header, event.payload, self._now
+            )
         except Malformed as error:
             self._outlet("log", f"{peer.address}: {error}")
             return self._dismiss(peer, proof.text_frame(Kind.ERROR, str(error)))
@@ -323,7 +325,7 @@ class Server:
         if member is None:
             return []
         del self._members[member]
-        return member.group.lose(member, self._now)
+        return member.group.handle_loss(member, self._now)
 
     def _close(self, peer: Peer) -> None:
         self._release(peer)

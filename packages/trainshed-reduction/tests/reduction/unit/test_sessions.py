@@ -99,10 +99,10 @@ class RecordedSessions:
             self.carry_out(member.group.reject_chunk(member, header))
 
     def bye(self, member: Member) -> None:
-        self.carry_out(member.group.frame(member, Header(Kind.BYE), b"", 0.0))
+        self.carry_out(member.group.handle_frame(member, Header(Kind.BYE), b"", 0.0))
 
     def lose(self, member: Member, now: float = 0.0) -> None:
-        self.carry_out(member.group.lose(member, now))
+        self.carry_out(member.group.handle_loss(member, now))
 
     def status(self, now: float) -> None:
         self.reminders.clear()
@@ -273,7 +273,9 @@ def test_failure_of_a_worker_reaches_all_ranks() -> None:
     """spec/reduction#reports: Its reason is sent to every rank, without control characters."""
     desk = RecordedSessions()
     members = desk.group(2)
-    desk.carry_out(members[1].group.frame(members[1], Header(Kind.ERROR), b"no\nmemory", 0.0))
+    desk.carry_out(
+        members[1].group.handle_frame(members[1], Header(Kind.ERROR), b"no\nmemory", 0.0)
+    )
     assert desk.dismissed[members[0]] == "rank 1 failed: no memory"
 
 
