@@ -266,11 +266,11 @@ def test_caller_with_the_most_connections_loses_one(holders: str, dropped: list[
     all others."""
 
     async def play() -> list[int]:
-        counted, made = Connections(Limits(connections=4)), [Mock() for _ in range(5)]
+        counter, made = Connections(Limits(connections=4)), [Mock() for _ in range(5)]
         for connection, holder in zip(made, [*holders, ""], strict=True):
-            counted.open(connection)
-            counted.set_holder(connection, holder)
-            counted.active(connection)
+            counter.add(connection)
+            counter.set_holder(connection, holder)
+            counter.mark_active(connection)
         return [number for number, connection in enumerate(made) if connection.drop.called]
 
     assert asyncio.run(play()) == dropped

@@ -42,7 +42,7 @@ from trainshed.core.terminals import NoTerminals
 from trainshed.core.units import Bytes
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.httpd.hosts import Hosts
-from trainshed.httpd.messages import Application, Lapse, Request, Response, sized
+from trainshed.httpd.messages import Application, Lapse, Request, Response, sized_response
 from trainshed.scheduler.model import Policy
 from trainshed.serve.issuers import Issuers
 from trainshed.store.access_keeper import AccessKeeper
@@ -146,7 +146,7 @@ class FakeTensorBoards:
         self, name: str, directories: Sequence[LogDirectory], request: Request, lapse: Lapse
     ) -> Response:
         self.lapses.append(lapse)
-        return sized(f"{name} {request.path}".encode(), b"text/plain")
+        return sized_response(f"{name} {request.path}".encode(), b"text/plain")
 
     def end(self, wanted: Callable[[str], bool]) -> None:
         """Do nothing: no process runs."""
@@ -334,9 +334,11 @@ class ApiService:
             sent.append(message)
 
         await self.app(scope, receive, send)
-        answer_headers = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
+        response_headers = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
         return Answer(
-            sent[0]["status"], answer_headers, b"".join(part.get("body", b"") for part in sent[1:])
+            sent[0]["status"],
+            response_headers,
+            b"".join(part.get("body", b"") for part in sent[1:]),
         )
 
     async def result(

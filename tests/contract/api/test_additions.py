@@ -27,7 +27,7 @@ from trainshed.api.calls.services import Services
 from trainshed.api.registry import BUILT_IN
 from trainshed.api.rest import ApiApplication
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
-from trainshed.httpd.messages import Receive, Request, Response, Scope, Send, serve, sized
+from trainshed.httpd.messages import Receive, Request, Response, Scope, Send, serve, sized_response
 from trainshed.wire import pool
 
 SERVICE = "google.cloud.aiplatform.v1.MetadataService"
@@ -48,10 +48,10 @@ def new_addition(context: AdditionContext) -> Addition:
 
         async def answer(request: Request) -> Response:
             await context.authenticate(request.headers.get("authorization"))
-            return sized(" ".join(names).encode(), b"text/plain")
+            return sized_response(" ".join(names).encode(), b"text/plain")
 
         def refuse(request: Request, error: Exception) -> Response:
-            return sized(str(error).encode(), b"text/plain", 400)
+            return sized_response(str(error).encode(), b"text/plain", 400)
 
         async def application(scope: Scope, receive: Receive, send: Send) -> None:
             await serve(Request(scope, receive), answer, refuse, receive, send)

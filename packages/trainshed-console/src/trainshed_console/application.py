@@ -27,9 +27,9 @@ from trainshed.httpd.messages import (
     Response,
     Scope,
     Send,
-    Streamed,
+    StreamedResponse,
     serve,
-    sized,
+    sized_response,
 )
 from trainshed.httpd.routing import Router, Template
 from trainshed.wire.json import encode_text
@@ -141,7 +141,9 @@ class ConsoleApplication:
             if call.path.startswith("/events/"):
                 # Scripts cannot read the response to a rejected event stream, so the cause is reported as an
                 # event.
-                return self._add_security_headers(sized(live.SIGNED_OUT, _EVENTS, more=[_FRESH]))
+                return self._add_security_headers(
+                    sized_response(live.SIGNED_OUT, _EVENTS, more=[_FRESH])
+                )
             if call.method == "GET" and "text/html" in call.headers.get("accept", ""):
                 target = call.path + (f"?{call.raw_query}" if call.raw_query else "")
                 return self._add_security_headers(_see(f"/login?next={quote(target, safe='')}"))
@@ -193,7 +195,7 @@ class ConsoleApplication:
         inner = call.at(path.encode("latin-1"))
         visit = self._visit(inner, principal, variables)
         return self._add_security_headers(
-            Streamed(live.stream(page, visit), self._closing, _EVENTS)
+            StreamedResponse(live.stream(page, visit), self._closing, _EVENTS)
         )
 
     def _visit(
@@ -229,7 +231,7 @@ class ConsoleApplication:
 
     def _html(self, html: str, status: int = 200) -> Response:
         return self._add_security_headers(
-            sized(html.encode("utf-8", "replace"), _HTML, status, [_FRESH])
+            sized_response(html.encode("utf-8", "replace"), _HTML, status, [_FRESH])
         )
 
     def _add_security_headers(self, response: Response) -> Response:
@@ -259,7 +261,9 @@ class ConsoleApplication:
     ) -> Response:
         if "application/json" in call.headers.get("accept", ""):
             body = encode_text({"error": {"status": code.name, "message": text}})
-            return self._add_security_headers(sized(body, b"application/json", code.http, [_FRESH]))
+            return self._add_security_headers(
+                sized_response(body, b"application/json", code.http, [_FRESH])
+            )
         values: dict[str, Any] = {
             "facts": self._facts,
             # The page has the navigation only if the visitor has a session.
@@ -406,7 +410,7 @@ class ConsoleApplication:
 
     def _json(self, value: Mapping[str, str]) -> Response:
         return self._add_security_headers(
-            sized(encode_text(value), b"application/json", more=[_FRESH])
+            sized_response(encode_text(value), b"application/json", more=[_FRESH])
         )
 
     def _visitor(self, call: Request) -> Principal | None:

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from trainshed.core.progress import remaining_text
-from trainshed.httpd.messages import Request, Response, sized
+from trainshed.httpd.messages import Request, Response, sized_response
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -94,7 +94,7 @@ def asset_response(request: Request) -> Response | None:
     if packed:
         more.append((b"content-encoding", b"gzip"))
     content = asset.gzip_content if packed else asset.content
-    answer = sized(content, asset.kind, more=more)
+    answer = sized_response(content, asset.kind, more=more)
     return answer if request.method != "HEAD" else Response(b"", 200, answer.headers)
 
 

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 from msgspec import Struct
 
 from trainshed.access.book import AccessBook, Token
-from trainshed.access.issuers import GOOGLE, Issuer, address_in, person_of
+from trainshed.access.issuers import GOOGLE, Issuer, address_in, user_of
 from trainshed.access.principals import Bearer
 from trainshed.access.tokens import digest_of, new_token
 from trainshed.api.additions import Issuers
@@ -152,7 +152,7 @@ class SigningIn:
         answer = await self._issuers.fetch_json(issuer, address, refusal, urlencode(form).encode())
         nonce = self._derive(id_, "nonce")
         claimed = await self._issuers.verify_token(issuer, str(answer.get("id_token", "")), nonce)
-        person = person_of(await self._add_userinfo_claims(claimed, issuer, answer), issuer)
+        person = user_of(await self._add_userinfo_claims(claimed, issuer, answer), issuer)
         shown = await self._store(person, issuer)
         return SignedIn(shown, str(claims["next"]), str(claims["mark"]))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from trainshed.httpd.forwarding import NoAnswer, Rules, forward
+from trainshed.httpd.forwarding import NoResponse, Rules, forward
 from trainshed.httpd.messages import BodyTooLarge, Disconnected, Request
 from trainshed_tracking.viewers.process import RULES, connect
 
@@ -134,7 +134,7 @@ async def test_tensorboard_form_is_forwarded_with_a_size_limit(tmp_path: Path) -
 )
 async def test_malformed_tensorboard_response_is_an_error(tmp_path: Path, answer: bytes) -> None:
     async with Server(answer).listening(tmp_path) as socket:
-        with pytest.raises(NoAnswer):
+        with pytest.raises(NoResponse):
             await forward_request(socket)
 
 
@@ -149,7 +149,7 @@ async def test_response_smuggling_and_truncated_responses_are_rejected(tmp_path:
     async with Server(ok + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n").listening(
         tmp_path
     ) as socket:
-        with pytest.raises(NoAnswer):
+        with pytest.raises(NoResponse):
             await forward_request(socket)
 
 
@@ -159,18 +159,18 @@ async def test_unresponsive_tensorboard_does_not_block_the_request(tmp_path: Pat
     over.set()
     path, kept = str(tmp_path / "silent"), list[asyncio.StreamWriter]()
     async with await asyncio.start_unix_server(lambda _, writer: kept.append(writer), path):
-        with pytest.raises(NoAnswer, match="does not read"):
+        with pytest.raises(NoResponse, match="did not read"):
             await forward_request(path, "POST", bytes(1 << 20), rules=replace(RULES, timeout=0.1))
         with pytest.raises(Disconnected):
             await forward_request(path, disconnects=True)
-        with pytest.raises(NoAnswer, match="permission for the request"):
+        with pytest.raises(NoResponse, match="permission for the request"):
             await forward_request(path, "POST", bytes(1 << 20), lapse=over)
         kept.clear()
     async with await asyncio.start_unix_server(lambda _, writer: writer.close(), path):
-        with pytest.raises(NoAnswer, match="has ended"):
+        with pytest.raises(NoResponse, match="has ended"):
             await forward_request(path, "POST", bytes(1 << 20))
 
 
 async def test_missing_tensorboard_socket_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(NoAnswer):
+    with pytest.raises(NoResponse):
         await forward_request(str(tmp_path / "socket"))

@@ -195,7 +195,7 @@ class Hub(Generic[Sent, Received]):
         task = asyncio.current_task()
         assert task is not None
         half = HalfOpen(task)
-        self._opening.open(half)
+        self._opening.add(half)
         streams = None
         try:
             streams = await self._handshake(connection)
@@ -211,7 +211,7 @@ class Hub(Generic[Sent, Received]):
             connection.close()
             return
         finally:
-            self._opening.closed(half)
+            self._opening.remove(half)
         try:
             await self._admit(streams, line)
         except OSError as failure:

@@ -14,7 +14,16 @@ from trainshed.api.calls.http import MAX_BODY, error_response, parse_by_size
 from trainshed.api.calls.services import ApiSettings, Authenticate
 from trainshed.api.trainshed_v1.call import read_record
 from trainshed.core.errors import InvalidRequest
-from trainshed.httpd.messages import JSON, Receive, Request, Response, Scope, Send, serve, sized
+from trainshed.httpd.messages import (
+    JSON,
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    serve,
+    sized_response,
+)
 from trainshed.wire.json import decode_text
 from trainshed.wire.status import CallRejected, WireError
 from trainshed_console.in_process import InProcessCaller
@@ -57,7 +66,7 @@ class McpSurface:
     async def _answer(self, call: Request) -> Response:
         """Respond to a request. Raises Unauthenticated, BodyTooLarge, BodyNotRead."""
         if call.method != "POST":
-            return sized(b"", JSON, 405, [(b"allow", b"POST")])
+            return sized_response(b"", JSON, 405, [(b"allow", b"POST")])
         call.api = "trainshed_v1"
         principal = await self._authenticate(call.headers.get("authorization"))
         body = await call.decoded_body(MAX_BODY)
@@ -68,7 +77,7 @@ class McpSurface:
         if fault := _find_fault(message):
             return _error_response(None, fault)
         if "id" not in message:
-            return sized(b"", JSON, 202)
+            return sized_response(b"", JSON, 202)
         identity, method, params = message["id"], message["method"], message.get("params", {})
         if fault := _mismatch(call, method, params):
             return _error_response(identity, fault)
@@ -193,4 +202,4 @@ def _error_response(identity: object, fault: _Fault) -> Response:
 
 
 def _rpc_response(message: dict[str, Any], status: int = 200) -> Response:
-    return sized(json.dumps({"jsonrpc": "2.0", **message}).encode(), JSON, status)
+    return sized_response(json.dumps({"jsonrpc": "2.0", **message}).encode(), JSON, status)

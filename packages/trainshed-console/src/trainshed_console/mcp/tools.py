@@ -15,7 +15,7 @@ from trainshed.access.principals import Principal
 from trainshed.core.copies import collection_of
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import Api, JobUid
-from trainshed.wire.trainshed_v1.record import plain
+from trainshed.wire.trainshed_v1.record import to_builtins
 from trainshed_console.in_process import InProcessCaller
 
 KEY_LABEL: Final = "trainshed-idempotency-key"
@@ -55,7 +55,7 @@ class Inside(Struct, frozen=True):
             key: [str(value)] for key, value in (query or {}).items() if value not in ("", None)
         }
         answer = await self.caller.ask(self.principal, verb, path, texts, body)
-        members: dict[str, Any] = plain(answer)
+        members: dict[str, Any] = to_builtins(answer)
         return members
 
 

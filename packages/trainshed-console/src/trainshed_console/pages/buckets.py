@@ -10,7 +10,7 @@ from trainshed.buckets.callers import Caller
 from trainshed.buckets.errors import Unauthenticated
 from trainshed.buckets.gateway import BucketsGateway
 from trainshed.core.resource_summary import summarize_resource
-from trainshed.httpd.forwarding import NoAnswer
+from trainshed.httpd.forwarding import NoResponse
 from trainshed.httpd.messages import Message, Receive, Response, Scope, Send
 from trainshed.wire.status import CallRejected, StatusCode
 from trainshed_console.pages.job import describe, tab_view
@@ -107,7 +107,7 @@ async def _ask(visit: Visit, path: str) -> Any:
 
     try:
         await _send(visit, path, receive, take)
-    except NoAnswer as died:
+    except NoResponse as died:
         raise CallRejected(StatusCode.UNAVAILABLE, str(died)) from None
     if len(body) > _MAX_ANSWER_BYTES:
         raise CallRejected(

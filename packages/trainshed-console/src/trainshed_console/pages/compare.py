@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct
 
 from trainshed.core.printed_measures import rank, split_name
 from trainshed.core.resource_summary import Pool, summarize_resource
-from trainshed.httpd.messages import Response, sized
+from trainshed.httpd.messages import Response, sized_response
 from trainshed.wire.status import CallRejected, StatusCode
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial
 from trainshed.wire.trainshed_v1.replicas import JobCurve, Launch, Usage
@@ -84,7 +84,7 @@ async def table(visit: Visit) -> Response:
         writer.writerow(_safe((job.job.name, job.job.display_name, *facts)))
     more = [(b"content-disposition", b'attachment; filename="jobs.csv"')]
     content = text.getvalue().encode("utf-8", "replace")
-    return sized(content, b"text/csv; charset=utf-8", more=more)
+    return sized_response(content, b"text/csv; charset=utf-8", more=more)
 
 
 def _safe(cells: Sequence[str]) -> list[str]:

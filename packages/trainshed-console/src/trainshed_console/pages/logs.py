@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId
-from trainshed.httpd.messages import Response, Streamed, sized
+from trainshed.httpd.messages import Response, StreamedResponse, sized_response
 from trainshed.store.logs.lines import LogCursor
 from trainshed.wire.json import encode_text
 from trainshed.wire.trainshed_v1.jobs import JobDescription, JobList, JobSummary
@@ -62,7 +62,7 @@ async def lines(visit: Visit) -> Response:
         "over": page.over,
     }
     more = [(b"cache-control", b"no-store")]
-    return sized(encode_text(values), b"application/json", more=more)
+    return sized_response(encode_text(values), b"application/json", more=more)
 
 
 async def following(visit: Visit) -> Response:
@@ -81,7 +81,7 @@ async def following(visit: Visit) -> Response:
         if visit.is_valid():
             yield encode_text(await _read_new_lines(visit, await describe(visit)))
 
-    return Streamed(later(), visit.closing, b"application/json")
+    return StreamedResponse(later(), visit.closing, b"application/json")
 
 
 _NOTHING: Final[Mapping[str, Any]] = {"lines": [], "over": False}
@@ -126,7 +126,9 @@ async def download(visit: Visit) -> Response:
     """`/jobs/J/log.txt`: the log lines that match the filters in the address, as a file."""
     job = await describe(visit)
     first = await read(visit, before="", after="", limit="1", **{"from": "1970-01-01T00:00:01Z"})
-    answer = Streamed(_stream_lines(visit, first), visit.closing, b"text/plain; charset=utf-8")
+    answer = StreamedResponse(
+        _stream_lines(visit, first), visit.closing, b"text/plain; charset=utf-8"
+    )
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in job.job_id)
     answer.headers.append((b"content-disposition", f'attachment; filename="{name}.log"'.encode()))
     return answer

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from trainshed.httpd.messages import Response, sized
+from trainshed.httpd.messages import Response, sized_response
 from trainshed.wire.trainshed_v1.jobs import Outlook, Trial
-from trainshed.wire.trainshed_v1.record import encoded
+from trainshed.wire.trainshed_v1.record import encode
 from trainshed_console.pages.collections import vertex_page, vertex_path, vertex_table
 from trainshed_console.pages.searches import Metric, Search, parts
 from trainshed_console.rendering import id_of, number_text
@@ -70,7 +70,9 @@ async def outlook(visit: Visit) -> Response:
     target = visit.variables.get("job") or f"{place}/studies/{visit.variables['study']}"
     chosen = visit.request.values.get("parameter", ())
     answer = await visit.get(Outlook, of_job(target, "/outlook"), parameter=chosen)
-    return sized(encoded(answer), b"application/json", more=[(b"cache-control", b"no-store")])
+    return sized_response(
+        encode(answer), b"application/json", more=[(b"cache-control", b"no-store")]
+    )
 
 
 async def _trials(visit: Visit, below: str) -> list[Any]:

@@ -84,7 +84,7 @@ async def test_machine_id_token_acts_as_its_service_account(
     path = f"/trainshed/v1/tokens/{ROBOT}"
     assert (await machine_house.call("DELETE", path, token=program)).status == 404
     await machine_house.result("DELETE", path)
-    await expect_rejection(machine_house, token, "were revoked after this one")
+    await expect_rejection(machine_house, token, "were revoked after this token")
     await machine_house.call("DELETE", account)
     machine_house.clock += 61 * 10**9
     await expect_rejection(machine_house, issuer.id_token(now=NOW + 61, **claims), "was deleted")
@@ -106,7 +106,7 @@ async def test_machine_id_token_acts_as_its_service_account(
         ({"sub": [MAIN]}, "not valid"),
         ({"sub": MAIN, "aud": "https://other.example"}, "not a client of this service"),
         ({"sub": MAIN, "aud": []}, "not valid"),
-        ({"sub": "7", "email": ROBOT, "email_verified": True}, "not an e-mail address of a user"),
+        ({"sub": "7", "email": ROBOT, "email_verified": True}, "not an address of a user"),
     ],
 )
 async def test_machine_token_of_another_subject_is_rejected(

@@ -19,7 +19,7 @@ from typing import Final
 from trainshed.core.errors import Unavailable
 from trainshed.eventloop.background import joined
 from trainshed.eventloop.stream_line import StreamLine
-from trainshed.httpd.forwarding import ANSWER_TIMEOUT, NoAnswer, Rules, exchange, forward
+from trainshed.httpd.forwarding import RESPONSE_TIMEOUT, NoResponse, Rules, exchange, forward
 from trainshed.httpd.messages import Lapse, Request, Response
 from trainshed.replica import protocol
 from trainshed.replica.system.unix_sockets import reachable
@@ -58,12 +58,12 @@ CORS, redirects and workers never reach a browser. TensorBoard's page sends list
 
 
 async def connect(socket: str) -> StreamLine:
-    """Return a connection to a viewer's Unix socket. Raises NoAnswer."""
+    """Return a connection to a viewer's Unix socket. Raises NoResponse."""
     try:
         with reachable(socket) as short:
             return StreamLine(*await asyncio.open_unix_connection(short))
     except OSError as failure:
-        raise NoAnswer(str(failure)) from None
+        raise NoResponse(str(failure)) from None
 
 
 class ViewerProcess:
@@ -85,7 +85,7 @@ class ViewerProcess:
         asking = joined(self._status())
         try:
             await asyncio.wait((asking, self._ended), return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done() or isinstance(asking.exception(), NoAnswer):
+            if not asking.done() or isinstance(asking.exception(), NoResponse):
                 raise Unavailable(await self._end_message())
             if (status := asking.result()) >= 500:
                 raise Unavailable(
@@ -99,7 +99,7 @@ class ViewerProcess:
         """Return the viewer's response. Raises Unavailable, BodyTooLarge."""
         try:
             return await forward(await self._connect(), request, RULES, closing, lapse)
-        except NoAnswer as failure:
+        except NoResponse as failure:
             raise Unavailable(f"{SUBJECT} does not respond: {failure}.") from None
 
     async def wait_ended(self) -> str | None:
@@ -121,7 +121,7 @@ class ViewerProcess:
 
     async def _status(self) -> int:
         request = b"GET /data/environment HTTP/1.1\r\nhost: viewer\r\nconnection: close\r\n\r\n"
-        status, _ = await exchange(await self._connect(), request, ANSWER_TIMEOUT, max_bytes=0)
+        status, _ = await exchange(await self._connect(), request, RESPONSE_TIMEOUT, max_bytes=0)
         return status
 
     async def _connect(self) -> StreamLine:

@@ -24,7 +24,15 @@ from trainshed.api.calls.http import (
 from trainshed.api.calls.links import OPEN_VIEW, Links, count_guesses, link_owner
 from trainshed.core.errors import PermissionDenied, RequestError, Unauthenticated
 from trainshed.eventloop.background import joined
-from trainshed.httpd.messages import Receive, Request, Response, Scope, Send, Streamed, serve
+from trainshed.httpd.messages import (
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    StreamedResponse,
+    serve,
+)
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.sqlite.reader import Reader
 from trainshed.summaries.directories import LogDirectory
@@ -93,7 +101,7 @@ class ViewerSurface:
         assert whose is not None, "link_owner rejects a missing credential"
         path = f"{view}/{self._links.issue_mark(PATH + view, whose)}/"
         lines = _opening(self._viewers, view, directories, path)
-        answer = Streamed(lines, self._closing, NDJSON)
+        answer = StreamedResponse(lines, self._closing, NDJSON)
         answer.headers.append(_FRESH)
         return answer
 

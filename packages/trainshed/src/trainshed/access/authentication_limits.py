@@ -1,7 +1,7 @@
 """Rate limits for failed authentication: delays and reports brute-force attacks, by network address.
 
-A token has 256 random bits, so guessing is hopeless. The limits make attempts expensive and visible to an
-operator. Valid credentials are never delayed, since many users may share one address.
+A token has 256 random bits and cannot be guessed. The limits make attempts expensive and visible to an
+operator. Requests with valid credentials are never delayed, since many users may share one address.
 """
 
 import asyncio
@@ -12,20 +12,21 @@ from ipaddress import ip_address
 from typing import Final
 
 SOURCE: Final[ContextVar[str]] = ContextVar("source", default="")
-"""Network address of the current request's client."""
+"""Network address of the client of the current request."""
 GUESS: Final = "trainshed.guess"
-"""Scope key of a request with an unknown session password or link key, if its status is not 401."""
+"""Key in the ASGI scope. It marks a request with an unknown session password or link key as a guess, unless
+the response has the status 401."""
 SOURCE_HEADER: Final = "x-trainshed-source"
-"""Header with the client's address, in which the bucket process forwards it when it checks a token."""
+"""The header in which the bucket process sends its client's address to the API when it checks a token."""
 _FREE_FAILURES: Final = 30
-"""Failures of one address within `_WINDOW_SECONDS` that are not delayed."""
+"""Number of failures of one address within `_WINDOW_SECONDS` whose responses are not delayed."""
 _WINDOW_SECONDS: Final = 60.0
 _DELAY_SECONDS: Final = 1.0
-"""Interval between the answers to further failures of a network, even if they are parallel."""
+"""Interval between the responses to later failures of a network, even if the requests are concurrent."""
 _MAX_DELAY_SECONDS: Final = 60.0
-"""Maximum delay of an answer, which limits the number of open connections."""
+"""Maximum delay of a response. It limits the number of open connections."""
 _MAX_CALLERS: Final = 10_000
-"""Maximum number of callers in memory. The oldest are dropped first."""
+"""Maximum number of callers in memory. Beyond it, the oldest caller is dropped."""
 
 
 def network_of(source: str) -> str:
@@ -38,7 +39,7 @@ class FailureCounter:
 
     def __init__(self, window: float) -> None:
         self._window = window
-        #: Start of a caller's window, and the failures since then.
+        #: The start of each caller's window, and the number of failures since then.
         self._counts: dict[str, tuple[float, int]] = {}
 
     def count(self, caller: str) -> int:
@@ -54,13 +55,13 @@ class FailureCounter:
 
 
 class AuthenticationLimiter(FailureCounter):
-    """The failed authentications at one port. `report` receives an address when its delays start, with
-    details."""
+    """Counts and delays failed authentications at one port. `report` is called when the delays of an address
+    start, with the address and details."""
 
     def __init__(self, report: Callable[[str, Mapping[str, object]], Awaitable[None]]) -> None:
         super().__init__(_WINDOW_SECONDS)
         self._report = report
-        #: When the last delayed answer of a network is due, oldest first.
+        #: The time of the last delayed response to each network, oldest first.
         self._due: dict[str, float] = {}
 
     def count(self, caller: str) -> int:
@@ -68,8 +69,8 @@ class AuthenticationLimiter(FailureCounter):
         return super().count(network_of(caller))
 
     async def delay_failure(self, source: str) -> None:
-        """Wait until the answer to unknown credentials may be sent. `source`: the client's address; "" = this
-        machine."""
+        """Wait until the response to unknown credentials may be sent. `source`: the client's address; "" =
+        this machine."""
         count = self.count(source) if source else 0
         if count <= _FREE_FAILURES:
             return

@@ -1,8 +1,8 @@
-"""Certificate authorities, for one service or for the agents of an engine. They sign certificates of servers
-and clients.
+"""Certificate authorities of a service, or of an engine for its agents. They sign certificates of servers and
+clients.
 
-The module loads `cryptography`, so only creators of certificates import it (`serve.certificates`,
-`trainshed_cluster.remote.credentials`).
+The module imports `cryptography`, which is large. Therefore only modules that create certificates import this
+module (`serve.certificates`, `trainshed_cluster.remote.credentials`).
 """
 
 import datetime
@@ -16,12 +16,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _BACKDATE_SECONDS = 3_600
-"""How far a certificate's validity starts in the past, since the clocks of machines differ."""
+"""A certificate becomes valid this many seconds before its creation, since the clocks of machines differ."""
 
 
 class Authority:
-    """A self-signed root certificate and its key. It signs certificates of servers and clients, but of no
-    other authority."""
+    """A self-signed root certificate and its key. It signs certificates of servers and clients, but no
+    certificates of other authorities."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self._certificate = certificate
@@ -29,8 +29,10 @@ class Authority:
 
     @classmethod
     def new(cls, now: float, seconds: float) -> "Authority":
-        """Create an authority with a random key, valid for `seconds` from `now` (seconds since the epoch)."""
-        # Names are unique: a client that trusts two authorities of the same name may try the wrong one.
+        """Create an authority with a random key. It is valid for `seconds` from `now` (seconds since the
+        epoch)."""
+        # Names are unique. Otherwise a client that trusts two authorities with the same name may try the
+        # wrong certificate.
         subject = _common_name(f"Trainshed authority {secrets.token_hex(4)}")
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
@@ -42,8 +44,8 @@ class Authority:
 
     @classmethod
     def read(cls, certificate: bytes, key: bytes) -> "Authority":
-        """Read an authority from PEM. Raises ValueError if the key is not the certificate's, or no
-        elliptic-curve key."""
+        """Read an authority from PEM. Raises ValueError if the key does not belong to the certificate or is
+        not an elliptic-curve key."""
         authority = x509.load_pem_x509_certificate(certificate)
         secret = serialization.load_pem_private_key(key, None)
         if not isinstance(secret, ec.EllipticCurvePrivateKey) or (
@@ -56,7 +58,7 @@ class Authority:
 
     @property
     def ends(self) -> float:
-        """The end of its validity, in seconds since the epoch."""
+        """The time at which the authority's certificate expires, in seconds since the epoch."""
         return self._certificate.not_valid_after_utc.timestamp()
 
     def certificate_pem(self) -> bytes:
@@ -66,13 +68,13 @@ class Authority:
         return _key_pem(self._key)
 
     def issue(self, names: tuple[str, ...], now: float, ends: float) -> tuple[bytes, bytes]:
-        """Issue a server certificate for these host names and addresses. Returns (certificate, key) in PEM.
-        The certificate is not valid for clients."""
+        """Issue a server certificate for these host names and addresses. Return (certificate, key) in PEM.
+        The certificate cannot be used by clients."""
         return self._issue(_alternatives(names), ExtendedKeyUsageOID.SERVER_AUTH, now, ends)
 
     def issue_client(self, uri: str, now: float, ends: float) -> tuple[bytes, bytes]:
-        """Issue a client certificate for a URI. Returns (certificate, key) in PEM. The certificate is not
-        valid for servers."""
+        """Issue a client certificate for a URI. Return (certificate, key) in PEM. The certificate cannot be
+        used by servers."""
         name = x509.UniformResourceIdentifier(uri)
         return self._issue((name,), ExtendedKeyUsageOID.CLIENT_AUTH, now, ends)
 

@@ -1,7 +1,7 @@
-"""The access book contains tokens, roles, projects, service accounts and their keys.
+"""The access book: tokens, roles, projects, service accounts and their keys.
 
-A book is an immutable value: a change creates a new one. The service's database stores one document per
-entry. The bucket process reads the same documents from a file that the service writes.
+A book is immutable: each change creates a new book. The service's database stores one document per entry of
+the book. The bucket process reads the same documents from a file that the service writes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,16 +20,16 @@ from trainshed.core.units import Nanos
 class Token(Struct, frozen=True):
     """A token of a user or of a service account. Only its digest is stored."""
 
-    #: SHA-256 in hexadecimal digits; the first 12 are the token's ID.
+    #: SHA-256 of the token in hexadecimal digits. The first 12 digits are the token's ID.
     digest: str
-    #: The principal that the token authenticates.
+    #: E-mail address of the token's user or service account.
     email: str
     created: Nanos
     #: None = the token does not expire.
     expires: Nanos | None = None
     #: The creator's description.
     note: str = ""
-    #: The mark of the issuer by which the user signed in; None = a user created the token.
+    #: Identity of the issuer by which the user signed in (`Issuer.mark`); None = a user created the token.
     issuer: str | None = None
     #: The user's groups according to the issuer.
     groups: tuple[str, ...] = ()
@@ -39,18 +39,18 @@ class Token(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The ID that users see."""
+        """The token's public ID."""
         return self.digest[:12]
 
 
 class Project(Struct, frozen=True):
-    """A project that a user created. A project without an entry exists from its first use on."""
+    """A project that a user created or deleted. All other projects exist without an entry."""
 
     id: str
     created: Nanos
     display_name: str = ""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: Time of the deletion; the ID is not reused. None = not deleted.
+    #: Time of the deletion; None = not deleted. The ID of a deleted project is not reused.
     deleted: Nanos | None = None
 
 
@@ -77,28 +77,30 @@ class AccountKey(Struct, frozen=True):
     host: str | None = None
 
 
-class SignedOut(Struct, frozen=True):
-    """The last revocation of a principal's tokens. It also invalidates all ID tokens issued before."""
+class Revocation(Struct, frozen=True):
+    """The last revocation of all tokens of a user or service account. It also invalidates ID tokens that were
+    issued before it."""
 
     email: str
     at: Nanos
-    #: The last deletion of a service account of this address. Its jobs are rejected, too.
+    #: Time of the last deletion of a service account with this address; None = never deleted. The account's
+    #: jobs from before the deletion are rejected, too.
     deleted: Nanos | None = None
 
 
 class AccessBook(Struct, frozen=True):
-    """The data of all access decisions. Immutable."""
+    """All data that access decisions depend on. Immutable."""
 
-    #: By digest.
+    #: Tokens by digest.
     tokens: Mapping[str, Token] = field(default_factory=dict[str, Token])
     policy: Policy = field(default_factory=Policy)
     projects: Mapping[str, Project] = field(default_factory=dict[str, Project])
-    #: By address.
+    #: Service accounts by e-mail address.
     accounts: Mapping[str, ServiceAccount] = field(default_factory=dict[str, ServiceAccount])
-    #: By key ID.
+    #: Keys by ID.
     keys: Mapping[str, AccountKey] = field(default_factory=dict[str, AccountKey])
-    #: By address.
-    signed_out: Mapping[str, SignedOut] = field(default_factory=dict[str, SignedOut])
+    #: Revocations by e-mail address.
+    revocations: Mapping[str, Revocation] = field(default_factory=dict[str, Revocation])
 
     def with_token(self, token: Token) -> "AccessBook":
         return replace(self, tokens={**self.tokens, token.digest: token})
@@ -108,14 +110,14 @@ class AccessBook(Struct, frozen=True):
         kept = {digest: token for digest, token in self.tokens.items() if digest not in gone}
         return replace(self, tokens=kept)
 
-    def with_signed_out(self, emails: Iterable[str], now: Nanos) -> "AccessBook":
-        known = self.signed_out
-        out = {email: replace(known.get(email, SignedOut(email, now)), at=now) for email in emails}
-        return replace(self, signed_out={**known, **out})
+    def with_revocations(self, emails: Iterable[str], now: Nanos) -> "AccessBook":
+        known = self.revocations
+        out = {email: replace(known.get(email, Revocation(email, now)), at=now) for email in emails}
+        return replace(self, revocations={**known, **out})
 
     def with_grants(self, project: str, grants: Iterable[Grant]) -> "AccessBook":
-        """Return the book with a project's grants replaced. Raises FailedPrecondition for grants in a deleted
-        project, since they would give access to its former contents."""
+        """Return the book with these grants in place of a project's grants. Raises FailedPrecondition for
+        grants in a deleted project, since they would allow access to its former contents."""
         if (known := self.projects.get(project)) and known.deleted and (grants := tuple(grants)):
             raise FailedPrecondition(
                 f"The project {project} was deleted and its contents are kept. Choose another project, or "
@@ -127,7 +129,8 @@ class AccessBook(Struct, frozen=True):
         return replace(self, projects={**self.projects, project.id: project})
 
     def without_project(self, project: str, now: Nanos) -> "AccessBook":
-        """Return the book with a project deleted, without its grants and service accounts."""
+        """Return the book without a project's grants and service accounts, and with the project marked as
+        deleted."""
         book = self.with_grants(project, ())
         for account in self.accounts.values():
             if account.project == project:
@@ -139,8 +142,8 @@ class AccessBook(Struct, frozen=True):
         return replace(self, accounts={**self.accounts, account.email: account})
 
     def without_account(self, email: str, now: Nanos) -> "AccessBook":
-        """Return the book without a service account and its keys, tokens and grants. A later account with the
-        same address inherits none of them."""
+        """Return the book without a service account and without its keys, tokens and grants. A new account
+        with the same address therefore inherits none of them."""
         return replace(
             self,
             tokens={key: token for key, token in self.tokens.items() if token.email != email},
@@ -151,7 +154,7 @@ class AccessBook(Struct, frozen=True):
             ),
             accounts={name: account for name, account in self.accounts.items() if name != email},
             keys={id_: key for id_, key in self.keys.items() if key.email != email},
-            signed_out={**self.signed_out, email: SignedOut(email, now, deleted=now)},
+            revocations={**self.revocations, email: Revocation(email, now, deleted=now)},
         )
 
     def with_key(self, key: AccountKey) -> "AccessBook":
@@ -162,23 +165,23 @@ class AccessBook(Struct, frozen=True):
 
 
 FILE: Final = "access.json"
-"""The name of the `AccessFile` in the data directory."""
+"""Name of the `AccessFile` in the data directory."""
 
 Documents = Mapping[tuple[str, str], bytes]
-"""The entries of a book in JSON, by (kind, key)."""
+"""The entries of a book as JSON, by (kind, key)."""
 
 _E = TypeVar("_E", bound=Struct)
 
 
 def documents(book: AccessBook) -> dict[tuple[str, str], bytes]:
-    """Return the entries of a book in their stored form."""
+    """Return the entries of a book as JSON, by (kind, key)."""
     grants = {f"{grant.project}/{grant.role}/{grant.member}": grant for grant in book.policy.grants}
     tables: Mapping[str, Mapping[str, Struct]] = {
         "token": book.tokens,
         "project": book.projects,
         "account": book.accounts,
         "key": book.keys,
-        "signed_out": book.signed_out,
+        "signed_out": book.revocations,
         "grant": grants,
     }
     return {
@@ -189,7 +192,7 @@ def documents(book: AccessBook) -> dict[tuple[str, str], bytes]:
 
 
 def book_of(stored: Documents) -> AccessBook:
-    """Return the book of these entries. Raises ValueError for an unreadable entry."""
+    """Return the book with these entries. Raises ValueError for an unreadable entry."""
     by_kind: dict[str, dict[str, bytes]] = {}
     for (kind, key), content in stored.items():
         by_kind.setdefault(kind, {})[key] = content
@@ -205,16 +208,16 @@ def book_of(stored: Documents) -> AccessBook:
         entries("project", Project),
         entries("account", ServiceAccount),
         entries("key", AccountKey),
-        entries("signed_out", SignedOut),
+        entries("signed_out", Revocation),
     )
 
 
 class AccessFile(Struct, frozen=True):
-    """The copy of the book and of the owner's token digest for the bucket process, in the file `FILE`."""
+    """The file `FILE`, from which the bucket process reads the book and the digest of the owner's token."""
 
     #: SHA-256 of the owner's token, in hexadecimal digits.
     owner: str
-    #: (kind, key, content)
+    #: (kind, key, content) of each entry.
     entries: Sequence[tuple[str, str, msgspec.Raw]]
 
     @classmethod
@@ -222,5 +225,5 @@ class AccessFile(Struct, frozen=True):
         return cls(owner, [(*name, msgspec.Raw(content)) for name, content in stored.items()])
 
     def book(self) -> AccessBook:
-        """Raises ValueError."""
+        """Return the book in the file. Raises ValueError for an unreadable entry."""
         return book_of({(kind, key): bytes(content) for kind, key, content in self.entries})

@@ -1,4 +1,4 @@
-"""OpenID Connect issuers for sign-in: the tables `[[oidc]]` of the settings, and the verification of ID
+"""OpenID Connect issuers for signing in: the tables `[[oidc]]` of the settings, and the verification of ID
 tokens."""
 
 import base64
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GOOGLE: Final = "https://accounts.google.com"
 _ALGORITHMS: Final = ("RS256", "PS256", "ES256", "EdDSA")
-"""Only public-key algorithms: with a shared secret, other parties could sign as well."""
+"""Only algorithms with public keys. With a shared secret, other parties could sign tokens as well."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,39}")
 _DOMAIN: Final = re.compile(r"[a-z0-9.-]{1,255}")
 _SUBJECT: Final = re.compile(r"[^*]+|[^*:/]+[:/][^*]+[:/]\*")
@@ -34,7 +34,7 @@ _LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class Issuer(Struct, frozen=True):
-    """One table `[[oidc]]`."""
+    """One table `[[oidc]]` of the settings."""
 
     #: Name on the sign-in button and in the descriptions of tokens.
     name: str
@@ -44,29 +44,31 @@ class Issuer(Struct, frozen=True):
     client_id: str | None = None
     #: Environment variable with the client secret; None = no secret.
     secret_env: str | None = None
-    #: Further accepted audiences of ID tokens, such as the client of gcloud, or the `aud` of machines.
+    #: Additional accepted audiences of ID tokens, such as the client of gcloud, or the `aud` of machines.
     audiences: tuple[str, ...] = ()
     #: Accepted domains of e-mail addresses; () = any.
     domains: tuple[str, ...] = ()
-    #: Endpoint that describes an access token, as Google's does; None = no endpoint.
+    #: Endpoint that returns a description of an access token, as Google's endpoint does; None = no endpoint.
     tokeninfo: str | None = None
-    #: The claim with the groups of a user.
+    #: Name of the claim with a user's groups.
     groups_claim: str = "groups"
-    #: Service accounts for ID tokens of machines, by subject (`sub`), or by the beginning of a subject and
-    #: `*`.
+    #: Service accounts for ID tokens of machines, by subject (`sub`), or by the beginning of a subject
+    #: followed by `*`.
     accounts: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def mark(self) -> str:
-        """The identity of the issuer in sign-ins. A new URL or client ID changes it."""
+        """The identity of the issuer in stored sign-ins. It changes with the URL and the client ID, which
+        invalidates earlier sign-ins."""
         return f"{self.issuer}#{self.client_id or ''}"
 
     def mark_of(self, subject: str) -> str:
-        """Return the issuer's identity for machines of an entry of `accounts`. A new account changes it."""
+        """Return the identity of the issuer for machines with this entry of `accounts`. It changes with the
+        entry's account."""
         return f"{self.mark} {subject} {self.accounts[subject]}"
 
     def faults(self) -> Iterator[str]:
-        """Yield the faults of the table as `key: description`."""
+        """Yield the errors of the table as `key: description`."""
         if not _NAME.fullmatch(self.name):
             yield f"name: {self.name!r} is not a name of up to 40 letters, digits, spaces, dots and dashes"
         if not is_safe(self.issuer) or "?" in self.issuer or "#" in self.issuer:
@@ -99,10 +101,10 @@ def is_safe(address: str) -> bool:
 
 
 def address_in(published: Mapping[str, Any], name: str, issuer: Issuer) -> str | None:
-    """Return a URL from an issuer's published document, or None if it is unsafe.
+    """Return a URL from an issuer's published document, or None if the URL is unsafe.
 
-    This prevents SSRF: only a local issuer may publish loopback or link-local URLs, such as a cloud's
-    metadata endpoint. For all other URLs, TLS proves the owner.
+    This prevents SSRF: only an issuer on this machine or a link-local address may publish such URLs. An
+    example of a link-local URL is a cloud's metadata endpoint. For all other URLs, TLS proves the owner.
     """
     address = str(published.get(name, ""))
     is_allowed = is_safe(address) and (_is_near(issuer.issuer) or not _is_near(address))
@@ -110,7 +112,7 @@ def address_in(published: Mapping[str, Any], name: str, issuer: Issuer) -> str |
 
 
 def _is_near(address: str) -> bool:
-    """Whether the host of a URL is this machine or link-local, in any notation of the address."""
+    """Whether the host of a URL is this machine or a link-local address, in any notation."""
     host = (urlsplit(address).hostname or "").rstrip(".")
     try:
         number = ip_address(host if ":" in host else socket.inet_aton(host))
@@ -126,8 +128,8 @@ def verify(
     """Verify an ID token and return its claims.
 
     `now`: seconds since the epoch. `nonce`: the nonce of a sign-in that this service started, which prevents
-    replay and login CSRF; None = another client started it. Raises UnknownKey if no key of the issuer signed
-    the token, and Unauthenticated for any other fault.
+    replay and login CSRF; None = a client obtained the token elsewhere. Raises UnknownKey if no key of the
+    issuer signed the token, and Unauthenticated for all other errors.
     """
     claims = _claims(token, keys)
     check_claims(
@@ -139,29 +141,30 @@ def verify(
     )
     audiences = _texts(claims["aud"]) or [str(claims["aud"])]
     known = {issuer.client_id, *(issuer.audiences if nonce is None else ())} - {None, ""}
-    # In a token for several clients, `azp` is the client that requested it (OpenID Connect Core 3.1.3.7).
+    # If a token has several audiences, `azp` is the client that requested the token (OpenID Connect Core
+    # 3.1.3.7).
     party = str(claims.get("azp", audiences[0] if len(audiences) == 1 else ""))
     if not known.intersection(audiences) or (len(audiences) > 1 and party not in known):
         raise Unauthenticated(
-            f"The ID token is for {audiences}, which is not a client of this service. Request one for this "
-            "service."
+            f"The audience of the ID token, {', '.join(audiences)}, is not a client of this service. Request "
+            "an ID token for this service."
         )
     if nonce is not None and claims.get("nonce") != nonce:
         raise Unauthenticated("The ID token belongs to another sign-in. Start the sign-in again.")
     return claims
 
 
-def person_of(claims: Mapping[str, Any], issuer: Issuer) -> Bearer:
-    """Return the user of these claims, with address and groups only. Raises Unauthenticated."""
+def user_of(claims: Mapping[str, Any], issuer: Issuer) -> Bearer:
+    """Return a bearer with the address and groups in these claims of a user. Raises Unauthenticated."""
     groups = {
         name for name in _texts(claims.get(issuer.groups_claim)) if not member_fault(GROUP + name)
     }
     return Bearer(_email(claims, issuer), groups=tuple(sorted(groups))[:_MAX_GROUPS])
 
 
-def bearer_of(token: str, keys: "KeySet", issuer: Issuer, now: int) -> Bearer:
-    """Return the principal of an ID token: the service account of its subject, else the user. Raises as
-    `verify`."""
+def bearer_of_id_token(token: str, keys: "KeySet", issuer: Issuer, now: int) -> Bearer:
+    """Return the bearer of an ID token: the service account for its subject, or else the user. Raises the
+    errors of `verify`."""
     claims = verify(token, keys, issuer, now)
     subject = str(claims.get("sub", ""))
     prefixes = (k for k in issuer.accounts if k.endswith("*") and subject.startswith(k[:-1]))
@@ -175,49 +178,51 @@ def bearer_of(token: str, keys: "KeySet", issuer: Issuer, now: int) -> Bearer:
             "in its table [[oidc]]."
         )
     else:
-        bearer = person_of(claims, issuer)
+        bearer = user_of(claims, issuer)
     by, mark = (subject[:200], issuer.mark_of(nearest)) if nearest else (None, issuer.mark)
     ends, issued = int(claims["exp"]) + MAX_CLOCK_SKEW, int(claims["iat"])
     return replace(bearer, by=by, expires=ends, issuer=mark, issued=issued)
 
 
-def holder_of(answer: Mapping[str, Any], issuer: Issuer, now: int) -> Bearer:
-    """Return the user of an access token, from the issuer's description of it. Raises Unauthenticated."""
+def bearer_of_access_token(answer: Mapping[str, Any], issuer: Issuer, now: int) -> Bearer:
+    """Return the bearer of an access token, whose description the issuer has returned. Raises
+    Unauthenticated."""
     clients = {str(answer[name]) for name in ("aud", "azp") if name in answer}
     known = set(filter(None, (issuer.client_id, *issuer.audiences)))
     if not clients or not clients <= known:
         raise Unauthenticated(
             f"The access token is for {' and '.join(sorted(clients)) or 'no client'}, but this service "
-            f"accepts only {' and '.join(sorted(known))}. Add the client to `audiences` in the table "
-            "[[oidc]]."
+            f"accepts only tokens for {' and '.join(sorted(known))}. Add the client to `audiences` in the "
+            "table [[oidc]]."
         )
     text = str(answer.get("exp"))
     ends = int(text) if text.isdecimal() and len(text) < 12 else 0
     if not now < ends <= now + LIFETIME + MAX_CLOCK_SKEW:
         raise Unauthenticated(
-            "The access token has expired, or is valid for more than an hour. Get a new one. If the clocks "
-            "of the two machines differ, synchronize them."
+            "The access token has expired, or is valid for more than an hour. Get a new token. If the clocks "
+            "of the issuer and of this service differ, synchronize them."
         )
-    # This endpoint returns a text for `email_verified`; ID tokens contain a boolean.
+    # In this response `email_verified` is a string. In ID tokens it is a boolean.
     email = _email({**answer, "email_verified": answer.get("email_verified") == "true"}, issuer)
     return Bearer(email, expires=ends, issuer=issuer.mark, issued=ends - LIFETIME)
 
 
 class UnknownKey(Exception):
-    """No known key of the issuer signed the token. The issuer may have published a new key."""
+    """No known key of the issuer signed the token. The issuer may have published a new key in the
+    meantime."""
 
 
 def issuer_of(token: str) -> str:
-    """Return the unverified issuer of a JSON Web Token; "" if it has none."""
+    """Return the issuer in a JSON Web Token without verification; "" if it has none."""
     try:
         payload = base64.urlsafe_b64decode(token.split(".")[1] + "==")
         return str(msgspec.json.decode(payload)["iss"])
-    except Exception:  # The text is untrusted: odd or deeply nested input raises any exception.
+    except Exception:  # The token is untrusted: odd or deeply nested input can raise any exception.
         return ""
 
 
 def signing_keys(published: Mapping[str, Any]) -> tuple["KeySet", tuple[str, ...]]:
-    """Return an issuer's signing keys (RFC 7517), and a description of each unreadable one. Reading a key
+    """Return an issuer's signing keys (RFC 7517), and descriptions of the unreadable keys. Reading a key
     takes up to 1 ms, so callers cache the result."""
     from joserfc.jwk import KeySet, import_key
 
@@ -227,11 +232,12 @@ def signing_keys(published: Mapping[str, Any]) -> tuple["KeySet", tuple[str, ...
     for entry in cast("list[Any]", entries)[:_MAX_KEYS] if isinstance(entries, list) else []:
         try:
             if entry.get("use", "sig") == "sig":
-                # For a private key of 16,384 bits, the library would compute primes for seconds.
+                # A private key is rejected, since the library would compute primes for seconds for one with
+                # 16,384 bits.
                 if not entry.keys().isdisjoint(("d", "k")):
                     raise ValueError("it is not a public key")
                 keys.append(import_key(entry))
-        except Exception as error:  # The issuer's text is untrusted.
+        except Exception as error:  # The document of the issuer is untrusted.
             faults.append(f"{entry!r:.100} ({error!r:.100})")
     return KeySet(keys), tuple(faults)
 
@@ -243,8 +249,8 @@ def _claims(token: str, keys: "KeySet") -> Mapping[str, Any]:
         return jwt.decode(token, keys, algorithms=_ALGORITHMS).claims
     except Exception:
         raise UnknownKey(
-            "The ID token is signed by no key of its issuer, or by an algorithm that this service does not "
-            "accept. Get a new one."
+            "The ID token was not signed by a key of its issuer, or its signature algorithm is not accepted. "
+            "Get a new ID token."
         ) from None
 
 
@@ -257,21 +263,22 @@ def _email(claims: Mapping[str, Any], issuer: Issuer) -> str:
             "let the client request the claims email and email_verified."
         )
     is_person = not member_fault(USER + email) and member_of(email) == USER + email
-    # The Kelvin sign in lower case is a k, which would give the address of another user.
+    # The Kelvin sign becomes a k in lower case. The result would be the address of another user.
     if not is_person or email == OWNER_EMAIL or email.isascii() != claimed.isascii():
         raise Unauthenticated(
-            f"{email!r} is not an e-mail address of a user. Sign in with another account."
+            f"The e-mail address in the token, {email!r}, is not an address of a user. Sign in with another "
+            "account."
         )
     if issuer.domains and email.rpartition("@")[2] not in issuer.domains:
         raise Unauthenticated(
-            f"{issuer.name} signs in only users of {', '.join(issuer.domains)}, not {email}. Use another "
-            "account."
+            f"{email} cannot sign in by {issuer.name}: the service accepts only addresses of "
+            f"{', '.join(issuer.domains)}. Use another account."
         )
     return email
 
 
 def _texts(value: object) -> list[str]:
-    """Return the texts of a list; [] for anything else."""
+    """Return the strings in a list; [] if the value is not a list."""
     if not isinstance(value, list):
         return []
     return [text for text in cast("list[object]", value) if isinstance(text, str)]

@@ -1,8 +1,8 @@
 """Tokens of programs: short-lived and signed, but not stored.
 
-A program requests a token from its metadata endpoint. The bucket process mints it and the API process
-verifies it, both with the key in the service's data directory. A token contains its claims, so a check needs
-only the signature. The module also creates identity tokens, which are JSON Web Tokens.
+A program requests a token from its metadata endpoint. The bucket process creates the token and the API
+process verifies it. Both use the key in the service's data directory. A token contains its claims, so only
+its signature must be checked. The module also creates identity tokens, which are JSON Web Tokens.
 """
 
 import base64
@@ -20,10 +20,10 @@ from msgspec.structs import astuple
 from trainshed.replica.system import durable
 
 LIFETIME: Final = 3_600
-"""Lifetime of a token in seconds, as on Google's machines. Clients request a new one minutes before it
+"""Lifetime of a token in seconds, as on Google's machines. Clients request a new token some minutes before it
 expires."""
 KEY_FILE: Final = "jobs.key"
-"""File name of the key in the data directory. With the key, one can authenticate as every job of the
+"""Name of the key file in the data directory. A process with this key can authenticate as every job of the
 service."""
 ISSUER: Final = "https://trainshed.local"
 
@@ -33,11 +33,11 @@ _SECOND: Final = 10**9
 
 
 class JobKeyUnreadable(Exception):
-    """The key file exists but contains no key. The message describes the remedy."""
+    """The key file exists but contains no key. The message specifies the remedy."""
 
 
 class JobClaims(Struct, frozen=True):
-    """The principal of a token: one attempt of a job, through one of its replicas."""
+    """The identity in a token: a replica of a job in one of its attempts."""
 
     job_uid: int
     attempt: int
@@ -48,26 +48,26 @@ class JobClaims(Struct, frozen=True):
     email: str
 
     @property
-    def created(self) -> int:
-        """Creation time of the job, in milliseconds since the epoch: the upper bits of its UID."""
+    def created_ms(self) -> int:
+        """Creation time of the job in milliseconds since the epoch, from the upper bits of its UID."""
         return self.job_uid >> 22
 
 
 class JobTokens:
-    """Mints and verifies tokens. `now` returns nanoseconds since the epoch."""
+    """Creates and verifies tokens. `now`: returns nanoseconds since the epoch."""
 
     def __init__(self, key: bytes, now: Callable[[], int]) -> None:
         self._key = key
-        # A key per kind of token: a signature of one kind must not be valid for another.
+        # Each kind of token has its own key, so the signature of one kind is not valid for another.
         self._identity_key = _signature(key, b"identity tokens")
         self._reduction_key = _signature(key, b"reduction")
-        #: Signing key of access tokens of service accounts (`account_tokens`).
+        #: The service's signing key for access tokens of service accounts (`account_tokens`).
         self.account_secret = _signature(key, b"service accounts")
         self._now = now
 
     @classmethod
     def open(cls, path: Path, now: Callable[[], int]) -> "JobTokens":
-        """Read the key file, or create it if it does not exist. Raises JobKeyUnreadable, OSError."""
+        """Read the key file, or create it if it does not exist. Raises JobKeyUnreadable and OSError."""
         try:
             text = path.read_text("ascii", "replace")
         except FileNotFoundError:
@@ -90,25 +90,26 @@ class JobTokens:
         return f"{head}.{_base64url(_signature(self._key, head.encode()))}", lifetime
 
     def read(self, token: str) -> JobClaims | None:
-        """Return the claims of a token, or None if it is foreign, modified or expired."""
+        """Return the claims of a token, or None if the token is expired, was modified, or was issued by
+        another service."""
         head, _, signature = token.rpartition(".")
         if not head.startswith(f"{_VERSION}.") or not token.isascii():
             return None
         expected = _base64url(_signature(self._key, head.encode()))
         if not hmac.compare_digest(expected, signature):
             return None
-        # The signature is valid, so `mint` wrote the rest.
+        # The signature is valid, so `mint` created the claims.
         *fields, expires = json.loads(base64.urlsafe_b64decode(head.partition(".")[2] + "=="))
         return JobClaims(*fields) if self._seconds() < expires else None
 
     def reduction_token(self, job_uid: int) -> str:
-        """Return the token by which a job's workers and reducers authenticate each other
-        (spec/reduction#security). It is the same at every start and has no other use."""
+        """Return the token with which a job's workers and reducers authenticate each other
+        (spec/reduction#security). It is the same for all starts of the job and has no other use."""
         return _signature(self._reduction_key, b"%d" % job_uid).hex()
 
     def identity_token(self, claims: JobClaims, audience: str) -> str:
-        """Return a JSON Web Token that identifies the program to `audience`. Everyone can read it. Only this
-        service can verify it, since the signing key never leaves the service."""
+        """Return a JSON Web Token that identifies the program to `audience`. Every recipient can read it.
+        Only this service can verify it, since the signing key never leaves the service."""
         issued = self._seconds()
         body: dict[str, Any] = {
             "iss": ISSUER,
@@ -134,8 +135,8 @@ def is_job_token(token: str) -> bool:
 
 
 def _create_key(path: Path) -> str:
-    """Create and return a key, or return the key of a process that was faster. A hard link publishes the
-    finished file, so that readers never see half a key."""
+    """Create the key file and return its text. If another process creates it first, return the text of that
+    process. A hard link publishes the finished file, so readers never see a partial key."""
     text = secrets.token_hex(_KEY_BYTES)
     path.parent.mkdir(parents=True, exist_ok=True)
     # `durable` creates files that only their owner can read.

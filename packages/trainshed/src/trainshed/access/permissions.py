@@ -1,9 +1,9 @@
-"""The permission table: the permission of each API method, and the permissions of each role. Pure.
+"""The permission table: the permission that each API method requires, and the permissions of each role. Pure.
 
-The data is in permissions.toml. A method without a row cannot be called. A role has a permission if one of
-its patterns matches: `aiplatform.*` matches the whole API. Every transport calls `authorize` with the full
-name of the method. If the caller has the permission only in some projects, the transport calls it again with
-the projects of the request.
+The data is in permissions.toml. A method without an entry cannot be called. A role has a permission if one of
+the role's patterns matches it: `aiplatform.*` matches the whole API. Every transport calls `authorize` with
+the full name of the method. If the caller has the permission only in some projects, the transport calls
+`authorize` again with the projects in the request.
 """
 
 import fnmatch
@@ -22,7 +22,7 @@ SERVICE_PREFIXES: Final = (
     "trainshed.tokens.",
     "resourcemanager.projects.create",
 )
-"""Prefixes of permissions for the whole service. A role in a single project does not grant them."""
+"""Prefixes of permissions that apply to the whole service. A role in a single project does not grant them."""
 _READS: Final = frozenset(
     {
         *("get", "list", "read", "batchRead", "test", "explain", "getConfig", "getIamPolicy"),
@@ -30,16 +30,16 @@ _READS: Final = frozenset(
         *("queryContextLineageSubgraph", "queryExecutionInputsAndOutputs"),
     }
 )
-"""Verbs of read-only permissions."""
+"""Verbs of permissions that only read."""
 MEASUREMENTS: Final = frozenset(
     {
         *("trials", "artifacts", "contexts", "executions", "logEntries"),
         *("tensorboardExperiments", "tensorboardRuns", "tensorboardTimeSeries"),
     }
 )
-"""Resources that programs write in large numbers. The audit contains only their deletions."""
+"""Resources that programs write in large numbers. Only their deletions are recorded in the audit log."""
 _APIS: Final = {"ml": "ml", "resourcemanager": "resourcemanager", "admin": "iam"}
-"""First parts of permissions, by the third part of the service's name. Default: aiplatform."""
+"""First part of a permission, by the third part of the service's name. Default: aiplatform."""
 _TABLES: Final[dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("permissions.toml").read_text("utf-8")
 )
@@ -60,17 +60,17 @@ def _methods() -> Iterator[tuple[str, str]]:
 
 
 PERMISSIONS: Final[Mapping[str, str]] = dict(_methods())
-"""Permissions by full method name."""
+"""The required permission of each method, by full method name."""
 
 
 def is_recorded(method: str) -> bool:
-    """Whether the audit records calls of this method."""
+    """Whether calls of this method are recorded in the audit log."""
     _, resource, verb = PERMISSIONS[method].split(".")
     return verb not in _READS and (resource not in MEASUREMENTS or verb == "delete")
 
 
 def _patterns(holder: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the patterns of a group or a role, including those of its groups."""
+    """Yield the patterns of a group or a role, including the patterns of the groups that it contains."""
     yield from holder.get("may", ())
     for group in holder.get("of", ()):
         yield from _patterns(_GROUPS[group])
@@ -95,9 +95,9 @@ OWNER: Final = "roles/owner"
 ROLES: Final[Mapping[str, frozenset[str]]] = {
     name: _permissions(role) for name, role in _TABLES["roles"].items()
 }
-"""Every role that a policy may name, with its permissions."""
+"""The permissions of every role that a policy may contain."""
 PROGRAM: Final = _permissions(_GROUPS["program"])
-"""Permissions of a job's program in the job's project."""
+"""The permissions that a job's program has in the job's project."""
 
 _ALWAYS_ALLOWED: Final = frozenset(
     {
@@ -108,14 +108,15 @@ _ALWAYS_ALLOWED: Final = frozenset(
         "trainshed.v1.Tokens.Revoke",
     }
 )
-"""Methods for every authenticated caller. Token methods cover only the caller's own tokens."""
+"""Methods that every authenticated caller may call. Token methods then apply only to the caller's own tokens.
+"""
 _WITHOUT_PROJECT: Final = frozenset(
     {
         "google.cloud.resourcemanager.v3.Projects.ListProjects",
         "google.cloud.resourcemanager.v3.Projects.SearchProjects",
     }
 )
-"""Methods without a project. They return only the projects that the caller may see."""
+"""Methods whose requests contain no project. They return only the projects that the caller may see."""
 
 
 def authorize(principal: Principal, method: str, projects: Iterable[str] | None = None) -> None:
@@ -137,13 +138,13 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
         return
     if permission.startswith(SERVICE_PREFIXES):
         raise PermissionDenied(
-            f"{principal.email} may not call {method}: it concerns the whole service, and needs the "
+            f"{principal.email} may not call {method}. The method affects the whole service and requires the "
             f"permission {permission} there. {_advice(principal, permission, None)}"
         )
     if not rights.anywhere(permission):
         raise PermissionDenied(
-            f"{principal.email} may not call {method}: it needs the permission {permission}, which "
-            f"{principal.email} has in no project. {_advice(principal, permission, 'PROJECT')}"
+            f"{principal.email} may not call {method}. The method requires the permission {permission}, "
+            f"which {principal.email} has in no project. {_advice(principal, permission, 'PROJECT')}"
         )
     if projects is None or method in _WITHOUT_PROJECT:
         return
@@ -165,13 +166,14 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
 
 
 def least_role(permission: str) -> str:
-    """Return the role with the permission and the fewest others. Owners have every permission."""
+    """Return the role that grants the permission and the fewest other permissions. The owner role grants
+    every permission."""
     roles = [role for role, held in ROLES.items() if permission in held]
     return min(roles, key=lambda role: len(ROLES[role]))
 
 
 def _within(principal: Principal, project: str) -> frozenset[str]:
-    """Return the permissions in a project, by its ID or number."""
+    """Return the permissions in a project, which is identified by ID or number."""
     held = principal.rights.projects
     if project.isdecimal() and project not in held:
         project = next((name for name in held if str(project_number(name)) == project), project)
@@ -179,16 +181,16 @@ def _within(principal: Principal, project: str) -> frozenset[str]:
 
 
 def _advice(principal: Principal, permission: str, project: str | None) -> str:
-    """Return how to obtain the permission. `project`: None = the whole service."""
+    """Return advice on how to obtain the permission. `project`: None = the whole service."""
     if principal.program is not None:
-        return "Have a user do this."
+        return "Ask a user to do this."
     least = least_role(permission)
     if project is None:
         return (
-            "An owner of the service can give it: trainshed iam "
+            "An owner of the service can grant it: trainshed iam "
             f"{member_of(principal.email)} {least} --project -"
         )
     return (
-        f"An owner can give it: gcloud projects add-iam-policy-binding {project} "
+        f"An owner can grant it: gcloud projects add-iam-policy-binding {project} "
         f"--member={member_of(principal.email)} --role={least}"
     )

@@ -1,7 +1,7 @@
 """A policy assigns roles to members, in a project or in the whole service. Pure.
 
-Members have the form of the public API: `user:EMAIL`, `serviceAccount:EMAIL`, `group:NAME`. The issuer of a
-sign-in specifies the user's groups.
+Members have the form of the public API: `user:EMAIL`, `serviceAccount:EMAIL`, `group:NAME`. A user's groups
+come from the issuer of the sign-in.
 """
 
 import re
@@ -21,7 +21,7 @@ _GROUP: Final = re.compile(r"[^\s,\"'<>]{1,200}")
 
 
 class Grant(Struct, frozen=True, order=True):
-    """One role of one member."""
+    """A role of a member in a project or in the whole service."""
 
     #: The project's ID; "" = all projects and the service itself.
     project: str
@@ -34,7 +34,7 @@ class Grant(Struct, frozen=True, order=True):
 
 
 class Policy:
-    """All grants of a service. Immutable. Rights are computed once per member."""
+    """All grants of a service. Immutable. The rights of a member are computed once."""
 
     def __init__(self, grants: Iterable[Grant] = ()) -> None:
         self.grants = frozenset(grants)
@@ -43,11 +43,12 @@ class Policy:
         self._rights: dict[tuple[str, tuple[str, ...]], Rights] = {}
 
     def with_project(self, project: str, grants: Iterable[Grant]) -> "Policy":
-        """Return the policy with a project's grants replaced."""
+        """Return the policy with these grants in place of a project's grants."""
         return Policy((self.grants - self.of_project(project)).union(grants))
 
     def rights(self, email: str, groups: tuple[str, ...] = ()) -> Rights:
-        """Return the rights of a user in these groups. Without a role they are empty."""
+        """Return the rights of a user in these groups. They are empty if neither the user nor a group has a
+        role."""
         rights = self._rights.get((email, groups))
         if rights is None:
             rights = rights_of(self.grants_of(email, groups))
@@ -62,15 +63,15 @@ class Policy:
         )
 
     def groups_with_roles(self, groups: Iterable[str]) -> tuple[str, ...]:
-        """Return the groups that have a role in a project or the service."""
+        """Return those of the groups that have a role in a project or in the service."""
         return tuple(group for group in groups if self._by_member.get(GROUP + group))
 
     def of_project(self, project: str) -> frozenset[Grant]:
-        """Return the grants of a project, or of the whole service for ""."""
+        """Return the grants in a project, or in the whole service for ""."""
         return self._by_project.get(project, frozenset())
 
     def projects(self) -> frozenset[str]:
-        """Return every project with a grant."""
+        """Return the IDs of all projects with grants."""
         return frozenset(self._by_project) - {""}
 
 
@@ -101,8 +102,8 @@ def rights_of(grants: Iterable[Grant]) -> Rights:
     return Rights(everywhere, projects)
 
 
-def home_of(account: str) -> str:
-    """Return the project, by ID or number, in the address of a service account; "" if it has none."""
+def project_of_account(account: str) -> str:
+    """Return the project ID or number in the address of a service account; "" if it contains none."""
     name, _, domain = account.partition("@")
     if domain in ("developer.gserviceaccount.com", "gcp-sa-aiplatform-cc.iam.gserviceaccount.com"):
         return name.removeprefix("service-").removesuffix("-compute")
@@ -111,7 +112,7 @@ def home_of(account: str) -> str:
 
 
 def member_fault(member: str) -> str | None:
-    """Return the error of a policy's member, or None if it is valid."""
+    """Return the error of an invalid member of a policy, or None if the member is valid."""
     kind, _, email = member.partition(":")
     if f"{kind}:" == GROUP:
         is_name = _GROUP.fullmatch(email) and email.isprintable()
@@ -129,7 +130,7 @@ def member_fault(member: str) -> str | None:
 
 
 def role_fault(role: str) -> str | None:
-    """Return the error of a policy's role, or None if it is valid."""
+    """Return the error of an invalid role of a policy, or None if the role is valid."""
     if role in ROLES:
         return None
     wanted = next(
@@ -141,7 +142,7 @@ def role_fault(role: str) -> str | None:
 
 
 def bindings_of(grants: Iterable[Grant]) -> Mapping[str, tuple[str, ...]]:
-    """Return the members of each role, both sorted, as public policies list them."""
+    """Return the members of each role, as public policies list them. Roles and members are sorted."""
     members: dict[str, list[str]] = {}
     for grant in sorted(grants):
         members.setdefault(grant.role, []).append(grant.member)

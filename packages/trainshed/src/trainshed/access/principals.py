@@ -1,4 +1,4 @@
-"""Principals: authenticated callers with their identity, their name in policies, and their rights."""
+"""Principals: authenticated callers with their identity, their rights, and their member name in policies."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -19,7 +19,7 @@ class Rights(Struct, frozen=True):
     """The permissions of a principal, in all projects and in single ones."""
 
     everywhere: frozenset[str] = _NOTHING
-    #: By project ID. Permissions from `everywhere` are not repeated.
+    #: Additional permissions by project ID, without the permissions in `everywhere`.
     projects: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
     def within(self, project: str) -> frozenset[str]:
@@ -34,34 +34,36 @@ class Rights(Struct, frozen=True):
         )
 
     def where(self, permission: str) -> tuple[str, ...]:
-        """Return the projects in which the permission is granted; () = in all projects, or in none."""
+        """Return the projects in which the permission is granted; () if it is granted in all projects or in
+        no project."""
         if permission in self.everywhere:
             return ()
         return tuple(name for name, held in self.projects.items() if permission in held)
 
 
 class Bearer(Struct, frozen=True):
-    """The identity in a token that is not stored, and the origin of the token."""
+    """The identity in a token that is not stored, with the origin of the token."""
 
     email: str
-    #: ID of the key that signed the token, or by which `by` obtained it; None = no key.
+    #: ID of the key that signed the token, or with which `by` obtained the token; None = no key.
     key: str | None = None
-    #: Address of the principal that obtained the token, or the issuer's subject for a machine's ID token.
+    #: Address of the principal that obtained the token. For an ID token of a machine: its subject.
     by: str | None = None
     #: Expiry time (seconds since the epoch); 0 = not set yet.
     expires: int = 0
-    #: Mark of the issuer of an ID token; None = this service or the account's key signed the token.
+    #: Identity of the issuer of an ID token (`Issuer.mark`); None = this service or the account's key signed
+    #: the token.
     issuer: str | None = None
     #: Groups of the user, from the ID token.
     groups: tuple[str, ...] = ()
     #: Issue time of the ID token (seconds since the epoch).
     issued: int = 0
-    #: Groups of `by`.
+    #: Groups of the principal in `by`.
     by_groups: tuple[str, ...] = ()
 
     @property
     def borrower(self) -> str | None:
-        """The principal that impersonates the account; None = no impersonation."""
+        """The principal that impersonates the service account; None = no impersonation."""
         return None if self.issuer else self.by
 
 
@@ -72,12 +74,12 @@ Credential = str | Bearer
 class Principal(Struct, frozen=True):
     """An authenticated identity."""
 
-    #: Its name in the audit record and in responses.
+    #: Name of the principal in the audit log and in responses.
     email: str
     rights: Rights = Rights()
-    #: Its credential; None = a program with a token of its job.
+    #: The credential of the principal; None = a program with a token of its job.
     credential: Credential | None = None
-    #: The program of a job; None = a user or a service account.
+    #: The job's program that the principal is; None = a user or a service account.
     program: JobClaims | None = None
 
     def __post_init__(self) -> None:
@@ -95,6 +97,6 @@ class Principal(Struct, frozen=True):
 
 
 def member_of(email: str) -> str:
-    """Return a user or a service account in the form of policies."""
+    """Return the member of a policy for an address: a user or a service account."""
     email = normalize_email(email)
     return (SERVICE_ACCOUNT if email.endswith(_ACCOUNTS) else USER) + email

@@ -1,9 +1,9 @@
-"""Encrypts secrets with AES-256-GCM and a key of the service, so that the database contains no plain text.
+"""Encrypts secrets with AES-256-GCM and a key of the service, so the database contains no plain text.
 
-The key comes from the environment, or from a file that is created with the first secret. A sealed value is
-bound to its project, name and version. It carries a fingerprint of its key, which reveals nothing about the
-key. Reading or creating the key blocks on disk I/O. Several keys are possible: the first one seals, and every
-key opens its own values.
+The key comes from the environment, or from a file that is created together with the first secret. There may
+be several keys: the first key seals new values, and each key opens the values that it has sealed. A sealed
+value is bound to its project, name and version. It contains a fingerprint of its key, from which the key
+cannot be derived. Reading or creating the key file blocks on disk I/O.
 """
 
 import base64
@@ -19,9 +19,9 @@ from msgspec import Struct
 from trainshed.replica.system import durable
 
 VARIABLE: Final = "TRAINSHED_SECRETS_KEY"
-"""Environment variable with the key in base64. Former keys follow, separated by blanks."""
+"""Environment variable with the key in base64. Former keys follow, separated by spaces."""
 FILE: Final = "secrets.key"
-"""Key file in the data directory, with one key per line and former keys last."""
+"""Key file in the data directory. It contains one key per line, first the current key, then former keys."""
 
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
@@ -35,11 +35,11 @@ _KEY_FORMAT: Final = (
 
 
 class KeyUnusable(Exception):
-    """The key is missing or malformed. The message describes its location and the remedy."""
+    """The key is missing or malformed. The message specifies the location of the key and the remedy."""
 
 
 class Unsealable(Exception):
-    """A stored value cannot be opened. The message contains the secret's name and the remedy, never its
+    """A sealed value cannot be opened. The message contains the secret's name and the remedy, never the
     value."""
 
 
@@ -54,14 +54,15 @@ class SecretId(Struct, frozen=True):
         return f"{self.name}@{self.version} of the project {self.project_id}"
 
     def associated_data(self) -> bytes:
-        """Return the three parts, each preceded by its length, so that different IDs have different bytes."""
+        """Return the three parts of the ID, each preceded by its length. Different IDs therefore have
+        different bytes."""
         parts = (_PURPOSE, self.project_id.encode(), self.name.encode(), b"%d" % self.version)
         return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
 class Sealer:
-    """Seals and opens values with the keys of `environ`, or else of `file`. Raises KeyUnusable for a
-    malformed key."""
+    """Seals and opens values with the keys in `environ`, or else in `file`. Raises KeyUnusable for a
+    malformed or unreadable key."""
 
     def __init__(self, file: Path, environ: Mapping[str, str]) -> None:
         self._file = file
@@ -74,18 +75,18 @@ class Sealer:
 
     @property
     def has_key(self) -> bool:
-        """Whether a key exists. Without a key, `open` fails and `seal` creates one."""
+        """Whether a key exists. Without a key, `open` raises an error and `seal` creates a key."""
         return bool(self._keys or self._read())
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the sealing key, as in error messages; "" without a key."""
+        """Fingerprint of the sealing key in the form of error messages; "" without a key."""
         keys = self._keys or self._read()
         return _fingerprint(keys[0]).hex() if keys else ""
 
     def seal(self, value: str, secret: SecretId) -> bytes:
-        """Encrypt a value, and create a key if necessary. Raises KeyUnusable, and OSError if the key cannot
-        be written."""
+        """Encrypt a value. Create a key if none exists. Raises KeyUnusable, and OSError if the key cannot be
+        written."""
         # The import takes as long as the rest of this method.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -95,7 +96,7 @@ class Sealer:
         return _FORMAT + _fingerprint(key) + nonce + content
 
     def open(self, sealed: bytes, secret: SecretId) -> str:
-        """Decrypt a value. Raises Unsealable, KeyUnusable."""
+        """Decrypt a value. Raises Unsealable and KeyUnusable."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -126,7 +127,8 @@ class Sealer:
             ) from None
 
     def missing_key_message(self) -> str:
-        """Return the error for a new secret while the key of the existing ones is missing."""
+        """Return the error message for a request to store a secret while the key of the existing secrets is
+        missing."""
         return (
             f"The key of the existing secrets is missing. Restore the file {self._file} from a backup, or "
             f"start the service with {VARIABLE}. If the key is lost, delete those secrets first; the next "
@@ -134,8 +136,8 @@ class Sealer:
         )
 
     def _read(self) -> tuple[bytes, ...]:
-        """Return the keys in the file, or () if it does not exist. Every call reads it, since an operator may
-        restore it."""
+        """Return the keys in the environment or the file, or () if no key exists. Every call reads the file,
+        since an operator may restore it."""
         if self._is_from_environ:
             return self._keys
         try:
@@ -159,7 +161,8 @@ class Sealer:
 
 
 def _decode_key(text: str, what: str) -> tuple[bytes, ...]:
-    """Return the keys in a text, with the sealing key first. Raises KeyUnusable without quoting the text."""
+    """Return the keys in a text, with the sealing key first. Raises KeyUnusable, whose message does not quote
+    the text."""
     keys: list[bytes] = []
     for word in text.split() or [""]:
         try:
@@ -177,7 +180,7 @@ def _fingerprint(key: bytes) -> bytes:
 
 
 def _split_keys(sealed: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return (fingerprint, nonce, content). The parts of a value that is too short fit no key."""
+    """Return (fingerprint, nonce, content). If the value is too short, its parts match no key."""
     start = len(_FORMAT)
     nonce = start + _FINGERPRINT_BYTES
     content = nonce + _NONCE_BYTES

@@ -1,8 +1,9 @@
-"""Authenticates callers by their tokens, with the current access book.
+"""Authenticates callers by their tokens and the current access book.
 
-A user's token is 256 random bits and is stored as its SHA-256. It cannot be guessed, so a plain hash is
-enough; a slow password hash would cost more than the request (ADR 7). Tokens of programs (`job_tokens`),
-short-lived tokens of service accounts and ID tokens (`serve.issuers`) are signed and not stored.
+A user's token is 256 random bits, of which the SHA-256 is stored. Since the token cannot be guessed, a plain
+hash is sufficient. A slow password hash would cost more than the request (ADR 7). Other tokens are signed and
+not stored: tokens of programs (`job_tokens`), short-lived tokens of service accounts (`account_tokens`) and
+ID tokens (`serve.issuers`).
 """
 
 import hashlib
@@ -23,33 +24,34 @@ from trainshed.core.units import Nanos
 from trainshed.httpd.hosts import Hosts
 
 _HOW_TO_AUTHENTICATE: Final = (
-    "send `Authorization: Bearer TOKEN` with a token that this service issued. gcloud reads it from "
+    "send `Authorization: Bearer TOKEN` with a token that this service issued. gcloud reads the token from "
     "CLOUDSDK_AUTH_ACCESS_TOKEN"
 )
 _OWNER: Final = Rights(ROLES[OWNER])
 
 
 class TokenAuthority:
-    """Authenticates tokens. Reads are thread-safe and never block."""
+    """Authenticates tokens. Its methods are thread-safe and never block."""
 
     def __init__(
         self, book: AccessBook, owner: str, now: Callable[[], int], jobs: JobTokens | None = None
     ) -> None:
-        """`owner`: the digest of the owner's token. `now` returns nanoseconds since the epoch. `jobs`: also
-        accept tokens of programs."""
+        """`owner`: the digest of the owner's token. `now`: returns nanoseconds since the epoch. `jobs`:
+        verifies tokens of programs and service accounts; None = they are rejected."""
         self._owner = owner
         self._now = now
         self._jobs = jobs
         self._has_ended: Callable[[JobClaims], bool] = lambda _: False
-        #: Callers without a valid token have the owner's rights.
+        #: Whether callers without a valid token have the owner's rights.
         self.is_open = False
-        #: The host names in accepted audiences of self-signed tokens.
+        #: The hosts of this service. Self-signed tokens must be for one of them.
         self.hosts = Hosts()
-        #: The marks of the issuers whose ID tokens are accepted.
+        #: The identities of the issuers whose ID tokens are accepted.
         self.issuers: Collection[str] = ()
-        #: Called with the digest of each stored token at its use.
+        #: Called at each use of a stored token, with the token's digest.
         self.on_use: Callable[[str], object] = lambda _: None
-        #: Returns the credential behind a browser session, by the session's digest; None = no such session.
+        #: Returns the credential of a browser session by the session's digest; None = the session does not
+        #: exist.
         self.sessions: Callable[[str], Credential | None] = lambda _: None
         #: Called when the rights of a principal may have changed.
         self.on_change: Callable[[], object] = lambda: None
@@ -61,13 +63,14 @@ class TokenAuthority:
         self.on_change()
 
     def refuse(self, has_ended: Callable[[JobClaims], bool]) -> None:
-        """Reject the tokens of ended programs from now on. `has_ended` is called for each token and must not
-        block. Without it, such a token expires within an hour."""
+        """Reject the tokens of programs that have ended. `has_ended` is called at each use of a token and
+        must not block. Without this call, tokens of ended programs remain valid until they expire within an
+        hour."""
         self._has_ended = has_ended
 
     def authenticate(self, header: str | None) -> Principal:
-        """Return the principal of an `Authorization` header. Raises Unauthenticated with the accepted
-        form."""
+        """Return the principal of an `Authorization` header. Raises Unauthenticated. If the header is
+        malformed, the message describes the valid form."""
         try:
             return self._authenticate(header)
         except Unauthenticated:
@@ -103,8 +106,8 @@ class TokenAuthority:
         return Principal(token.email, self.book.policy.rights(token.email, token.groups), digest)
 
     def current_principal(self, credential: Credential) -> Principal | None:
-        """Return the principal of an earlier credential as of now; None if the credential is no longer
-        valid."""
+        """Return the current principal of a credential from an earlier request; None if the credential is no
+        longer valid."""
         if isinstance(credential, str):
             if (principal := self.principal_of_digest(credential)) is not None:
                 return principal
@@ -119,8 +122,8 @@ class TokenAuthority:
             return None
 
     def is_valid(self, principal: Principal) -> bool:
-        """Whether the principal's credential is still valid and its rights have not changed. A program must
-        also be running, as an existing and enabled account."""
+        """Whether the principal's credential is still valid and its rights are unchanged. A program must also
+        be running, and its service account must exist and be enabled."""
         if principal.program is None:
             credential = principal.credential
             return credential is None or self.current_principal(credential) == principal
@@ -131,17 +134,17 @@ class TokenAuthority:
         return not self._has_ended(principal.program)
 
     def revalidate(self, principal: Principal) -> None:
-        """Raise Unauthenticated unless `is_valid`. A long request calls it before it takes effect, since the
-        caller may have lost the right since the start."""
+        """Raise Unauthenticated unless `is_valid` is true. A long request calls this before it changes
+        anything, since the caller may have lost the permission in the meantime."""
         if not self.is_valid(principal):
             raise Unauthenticated(
-                "The token was revoked, or its rights have changed, since this request began. Send it again "
-                "if you still have the permission."
+                "The token was revoked, or its rights changed, after this request started. If you still have "
+                "the permission, send the request again."
             )
 
     def origin_of(self, principal: Principal) -> Token | Bearer | None:
-        """Return the token or bearer behind a principal; in a browser, the one of the sign-in. None for
-        programs, the owner, and credentials that are no longer valid."""
+        """Return the token or bearer of a principal. For a browser session, return the one with which the
+        user signed in. Return None for programs, the owner, and credentials that are no longer valid."""
         credential = principal.credential
         tokens = self.book.tokens
         if isinstance(credential, str) and credential != self._owner and credential not in tokens:
@@ -156,7 +159,7 @@ class TokenAuthority:
         return origin.expires if origin is not None else None
 
     def read_assertion(self, assertion: str) -> Bearer:
-        """Return the account of an assertion. Raises Unauthenticated."""
+        """Return the bearer for the account that signed an assertion. Raises Unauthenticated."""
         seconds = self._now() // 10**9
         return account_tokens.read_assertion(assertion, self.book, seconds, self.hosts)
 
@@ -170,11 +173,11 @@ class TokenAuthority:
         return [self._owner, *self.book.tokens]
 
     def principal_of(self, bearer: Bearer) -> Principal:
-        """Return the current principal of a bearer. Raises Unauthenticated if the account, key or sign-in
-        behind it is no longer valid."""
+        """Return the current principal of a bearer. Raises Unauthenticated if the bearer's account, key or
+        sign-in is no longer valid."""
         if bearer.issuer and bearer.issuer not in self.issuers:
             raise Unauthenticated(
-                f"Sign-in by {bearer.issuer} is no longer configured. Sign in again."
+                f"The issuer {bearer.issuer} of this token is no longer configured. Sign in again."
             )
         account_tokens.check(bearer, self.book)
         rights = self.book.policy.rights(bearer.email, bearer.groups)
@@ -184,20 +187,21 @@ class TokenAuthority:
         claims = jobs.read(token)
         if claims is None:
             raise Unauthenticated(
-                "The access token of a job is not one of this service, or has expired. Request a new one "
-                "from the metadata endpoint of the replica, as Google's client libraries do."
+                "The access token of a job has expired, or was not issued by this service. Request a new "
+                "token from the metadata endpoint of the replica, as Google's client libraries do."
             )
         if self._has_ended(claims):
             raise Unauthenticated(
                 f"The access token belongs to {claims.replica} in attempt {claims.attempt} of the job "
-                f"{claims.job_uid}, which has ended. Use a token of your own."
+                f"{claims.job_uid}, which has ended. Use your own token."
             )
         account_tokens.check_program(claims, self.book)
         return program(claims)
 
 
 def token_in(header: str | None) -> str:
-    """Return the token in an `Authorization` header. Raises Unauthenticated with the accepted form."""
+    """Return the token in an `Authorization` header. Raises Unauthenticated if the header is missing or
+    malformed. The message describes the valid form."""
     if not header:
         raise Unauthenticated(f"The request has no credentials: {_HOW_TO_AUTHENTICATE}.")
     scheme, _, token = header.partition(" ")

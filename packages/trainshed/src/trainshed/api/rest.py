@@ -61,9 +61,9 @@ from trainshed.httpd.messages import (
     Response,
     Scope,
     Send,
-    Streamed,
+    StreamedResponse,
     serve,
-    sized,
+    sized_response,
 )
 from trainshed.httpd.messages import Message as HttpMessage
 from trainshed.httpd.routing import ANY, Router, Template
@@ -233,7 +233,7 @@ class ApiApplication:
             parts = _json_array(responses)
             # An error before the first response is returned with its own HTTP status.
             first = await anext(parts)
-            return Streamed(_prepend(first, parts), self._services.closing, JSON)
+            return StreamedResponse(_prepend(first, parts), self._services.closing, JSON)
         answer = await self._registry.answer(call, version, len(body), read)
         render = partial(_render, answer, routes.has_numeric_enums(query))
         # Rendering a tuning job with a thousand trials takes a second, so it runs in a thread.
@@ -264,7 +264,7 @@ class ApiApplication:
         )
         if status == 400:  # The OAuth status for unknown credentials.
             await self._authentication_limiter.delay_failure(SOURCE.get())
-        return sized(
+        return sized_response(
             wire_json.encode_text(answer), JSON, status, more=[(b"cache-control", b"no-store")]
         )
 
@@ -308,7 +308,7 @@ async def _serve_without_console(scope: Scope, receive: Receive, send: Send) -> 
 
 async def _console_missing(request: Request) -> Response:
     text = f"{_NO_CONSOLE}\n" if request.method != "HEAD" else ""
-    return sized(text.encode(), b"text/plain; charset=utf-8", 404)
+    return sized_response(text.encode(), b"text/plain; charset=utf-8", 404)
 
 
 def _match(verb: str, path: str) -> tuple[Route, dict[str, str]] | None:

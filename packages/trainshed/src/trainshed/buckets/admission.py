@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from msgspec import Struct, field
 
 from trainshed.access.permissions import ADMIN_BUCKETS, USE_OBJECTS, VIEW_OBJECTS
-from trainshed.access.policy import home_of, normalize_member
+from trainshed.access.policy import normalize_member, project_of_account
 from trainshed.access.principals import member_of
 from trainshed.buckets.callers import PERMISSIONS, Caller, Reach
 from trainshed.buckets.errors import Forbidden, Unauthenticated
@@ -179,7 +179,8 @@ def is_readable(project: str, access: BucketAccess, account: str | None = None) 
         member.removeprefix("serviceAccount:")
         for binding in access.bindings
         for member in _members(binding)
-        if member.startswith("serviceAccount:") and home_of(member.partition(":")[2]) in own
+        if member.startswith("serviceAccount:")
+        and project_of_account(member.partition(":")[2]) in own
     }
     return any(_is_open_to_program(project, email, _GET, access) for email in (None, *accounts))
 

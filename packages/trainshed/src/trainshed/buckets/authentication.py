@@ -43,7 +43,7 @@ from trainshed.buckets.signatures import Signature, verify
 from trainshed.core.errors import Unauthenticated as UnknownToken
 from trainshed.core.errors import Unavailable as NotNow
 from trainshed.eventloop.stream_line import StreamLine
-from trainshed.httpd.forwarding import NoAnswer, exchange
+from trainshed.httpd.forwarding import NoResponse, exchange
 from trainshed.httpd.hosts import Hosts
 from trainshed.httpd.protocol import ConnectionGroups, GuardedProtocol, guarded_protocol
 from trainshed.replica.system.unix_sockets import reachable
@@ -117,7 +117,7 @@ def protocol(
             self._waiting = None
             if preamble.notice and preamble.caller.program is not None:
                 self._notice = preamble.caller.program, preamble.notice
-                self._counted.active(self)
+                self._counter.mark_active(self)
                 notices.add(*self._notice)
                 return
             self.scheme = preamble.scheme
@@ -331,7 +331,7 @@ class Liveness:
             status, body = await exchange(
                 line, question.encode("latin-1"), _ANSWER_TIMEOUT, _MAX_ANSWER_BYTES
             )
-        except (OSError, NoAnswer) as failure:
+        except (OSError, NoResponse) as failure:
             raise Unavailable(_NO_ANSWER) from failure
         if status == 401:
             raise Unauthenticated(_message(body, _ENDED))

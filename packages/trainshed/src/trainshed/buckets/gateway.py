@@ -18,7 +18,7 @@ from trainshed.buckets.errors import BucketsError, Unauthenticated, Unavailable
 from trainshed.buckets.rest.calls import GUARDS, IDENTITY_HEADER, VerbatimName
 from trainshed.buckets.rest.views import error_view
 from trainshed.eventloop.stream_line import StreamLine
-from trainshed.httpd.forwarding import NoAnswer, Rules, forward
+from trainshed.httpd.forwarding import NoResponse, Rules, forward
 from trainshed.httpd.messages import (
     CHALLENGE,
     JSON,
@@ -29,7 +29,7 @@ from trainshed.httpd.messages import (
     Response,
     Scope,
     Send,
-    sized,
+    sized_response,
 )
 from trainshed.replica.system.unix_sockets import reachable
 
@@ -102,7 +102,7 @@ class BucketsGateway:
         line.revalidate = PermissionRecheck(check, None if key else header)
         try:
             return await forward(line, request, rules, self._never)
-        except NoAnswer as error:
+        except NoResponse as error:
             raise _restart_error() from error
 
 
@@ -123,7 +123,9 @@ class _Line(StreamLine):
 
 def _error_response(error: BucketsError) -> Response:
     more = {401: (CHALLENGE,), 503: ((b"retry-after", b"1"),)}.get(error.status, ())
-    return sized(msgspec.json.encode(error_view(error)), JSON, error.status, (*GUARDS, *more))
+    return sized_response(
+        msgspec.json.encode(error_view(error)), JSON, error.status, (*GUARDS, *more)
+    )
 
 
 def _restart_error() -> Unavailable:

@@ -21,7 +21,7 @@ from trainshed.buckets.callers import Caller
 from trainshed.buckets.notices import Notices
 from trainshed.core.names import JobUid, host_token, project_number
 from trainshed.eventloop.background import first_of
-from trainshed.httpd.messages import Disconnected, Request, Response, sized
+from trainshed.httpd.messages import Disconnected, Request, Response, sized_response
 
 _TOP: Final = "computeMetadata"
 _TREE: Final[dict[str, Any]] = json.loads(
@@ -325,4 +325,4 @@ def _error_answer(status: int, why: str) -> Response:
 def _answer(status: int, text: str, kind: str) -> Response:
     # Clients recognize a metadata server by this header.
     more = ((b"metadata-flavor", b"Google"), (b"cache-control", b"no-store"))
-    return sized(text.encode(), kind.encode(), status, more)
+    return sized_response(text.encode(), kind.encode(), status, more)

@@ -1,7 +1,8 @@
-"""Limits the open connections of one listener. Drops connections that are too slow, and the least busy ones
-when there are too many. This limits the damage of a Slowloris attack: callers without a complete request.
+"""Limits the open connections of one listener. Drops connections that are too slow. If too many are open,
+drops the least busy ones. This limits the damage of a Slowloris attack, in which clients never complete their
+requests.
 
-It reads no bytes, runs on one event loop, and has a timer only while the server waits for a client.
+The module reads no bytes and runs on one event loop. It has a timer only while the server waits for a client.
 """
 
 import asyncio
@@ -20,18 +21,19 @@ _MAX_CONNECTIONS = 4096
 class Limits(Struct, frozen=True):
     """Limits for the connections of one listener: TCP or one Unix socket."""
 
-    #: Maximum number of open connections. Beyond it the least busy are dropped first: incomplete heads, then
-    #: idle ones, then those of a holder with more than half of all.
+    #: Maximum number of open connections. Beyond it, the server drops connections in this order: those with
+    #: an incomplete head, idle ones, and those of a holder with more than half of all connections.
     connections: int = 1024
-    #: Maximum size of a request line and headers; also of chunk headers and trailers between two parts of a
-    #: body.
+    #: Maximum size of a request line with its headers. It also limits the chunk headers and trailers between
+    #: two parts of a body.
     head_bytes: int = 64 << 10
-    #: Maximum time in seconds from the start of a head or connection to the end of the head.
+    #: Maximum time in seconds from the start of a connection or head to the end of the head.
     head_seconds: float = 20.0
-    #: Minimum number of bytes of an unfinished body per `body_seconds` while the server reads it.
+    #: Minimum number of bytes of an unfinished body per `body_seconds`, while the server reads the body.
     body_bytes: int = 4 << 10
     body_seconds: float = 20.0
-    #: Maximum size of a body that is read and dropped after its request was answered.
+    #: Maximum size of the rest of a body that the server reads and drops after it has responded to the
+    #: request.
     unread_bytes: int = 64 << 20
 
 
@@ -44,7 +46,7 @@ def limits_of_process() -> Limits:
 
 
 SET_HOLDER: Final[ContextVar[Callable[[str], None]]] = ContextVar("hold", default=lambda _: None)
-"""Sets the holder of the connection of the current request."""
+"""A function that sets the holder of the current request's connection."""
 _TICK = 1.0
 
 
@@ -57,19 +59,19 @@ class Reason(Enum):
 
 
 class Connection(Protocol):
-    """The interface that the counter uses of a connection."""
+    """A connection, as this module uses it."""
 
     def drop(self, reason: Reason) -> None:
         """Close the connection now. It is no longer counted."""
         ...
 
-    def is_held_back(self) -> bool:
+    def is_reading_paused(self) -> bool:
         """Whether the server has paused reading from it."""
         ...
 
 
 class HalfOpen:
-    """A connection of unknown protocol or holder. It is counted while `task` determines these."""
+    """A connection whose protocol or holder is not known yet. It is counted while `task` determines them."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
@@ -77,38 +79,39 @@ class HalfOpen:
     def drop(self, reason: Reason) -> None:
         self._task.cancel()
 
-    def is_held_back(self) -> bool:
+    def is_reading_paused(self) -> bool:
         return False
 
 
 class Connections:
-    """The connections by state: opening (no complete head), active (answer in progress), idle (kept
-    alive)."""
+    """The connections of one listener by state: opening (no complete head), active (response in progress) and
+    idle (kept alive)."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        # Each dictionary is in the order in which its connections entered the state.
+        # Each dictionary is ordered by the time at which a connection entered the state.
         self._opening: dict[Connection, float] = {}
         self._active: set[Connection] = set()
         self._idle: dict[Connection, None] = {}
         # The holder of each connection; "" = unknown.
         self._holders: dict[Connection, str] = {}
-        # Unfinished bodies: the start of their current interval, and the bytes received since then.
+        # The unfinished body of each connection: the start of its current interval, and the bytes received
+        # since then.
         self._bodies: dict[Connection, tuple[float, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._opening) + len(self._active) + len(self._idle)
 
-    def open(self, connection: Connection) -> None:
-        """Count a new connection. This may drop another connection or the new one."""
+    def add(self, connection: Connection) -> None:
+        """Count a new connection. If too many are open, this drops another connection or the new one."""
         self._holders[connection] = ""
-        self.opening(connection)
+        self.mark_opening(connection)
         if len(self) > self.limits.connections:
             oldest = next(iter(self._opening))
-            # The new one is dropped only if all others are active and no holder has the majority.
+            # The new connection is dropped only if all others are active and no holder has the majority.
             if oldest is connection:
-                oldest = next(iter(self._idle), None) or self._of_majority_holder() or connection
+                oldest = next(iter(self._idle), None) or self._majority_connection() or connection
             self._drop(oldest, Reason.CROWDED)
 
     def set_holder(self, connection: Connection, holder: str) -> None:
@@ -116,37 +119,37 @@ class Connections:
         if connection in self._holders:
             self._holders[connection] = holder
 
-    def opening(self, connection: Connection) -> None:
+    def mark_opening(self, connection: Connection) -> None:
         self._forget(connection)
         self._opening[connection] = self._now()
         self._watch()
 
-    def active(self, connection: Connection) -> None:
+    def mark_active(self, connection: Connection) -> None:
         self._forget(connection)
         self._active.add(connection)
 
-    def idle(self, connection: Connection) -> None:
-        """The request of the connection was answered. The client may send another one."""
+    def mark_idle(self, connection: Connection) -> None:
+        """Mark a connection as idle after the response to its request. The client may send another."""
         self._forget(connection)
         self._idle[connection] = None
 
-    def body(self, connection: Connection, size: int) -> None:
-        """`size` bytes of an unfinished body were received."""
+    def count_body(self, connection: Connection, size: int) -> None:
+        """Count `size` received bytes of an unfinished body."""
         since, received = self._bodies.get(connection) or (self._now(), 0)
         self._bodies[connection] = since, received + size
         self._watch()
 
-    def body_ended(self, connection: Connection) -> None:
+    def end_body(self, connection: Connection) -> None:
         self._bodies.pop(connection, None)
 
-    def closed(self, connection: Connection) -> None:
-        """The connection was closed. Further calls have no effect."""
+    def remove(self, connection: Connection) -> None:
+        """Remove a closed connection. Has no effect if it was already removed."""
         self._forget(connection)
         self._bodies.pop(connection, None)
         self._holders.pop(connection, None)
 
-    def _of_majority_holder(self) -> Connection | None:
-        """Return the oldest connection of the holder with more than half of all, or None."""
+    def _majority_connection(self) -> Connection | None:
+        """Return the oldest connection of the holder with more than half of all connections, or None."""
         for holder, count in Counter(filter(None, self._holders.values())).most_common(1):
             if count * 2 > self.limits.connections:
                 return next(of for of, owner in self._holders.items() if owner == holder)
@@ -158,7 +161,7 @@ class Connections:
         self._idle.pop(connection, None)
 
     def _drop(self, connection: Connection, reason: Reason) -> None:
-        self.closed(connection)
+        self.remove(connection)
         connection.drop(reason)
 
     def _watch(self) -> None:
@@ -173,7 +176,7 @@ class Connections:
                 break
             self._drop(connection, Reason.HEAD_LATE)
         for connection, (since, received) in tuple(self._bodies.items()):
-            if connection.is_held_back():
+            if connection.is_reading_paused():
                 self._bodies[connection] = now, 0
             elif now - since >= self.limits.body_seconds:
                 if received < self.limits.body_bytes:

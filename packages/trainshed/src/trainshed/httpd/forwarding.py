@@ -1,6 +1,6 @@
-"""Forwards requests and WebSockets of browsers to another server, and its answers back.
+"""Forwards requests and WebSockets of browsers to another server, and its responses back.
 
-Only the headers that a `Rules` allows pass in either direction.
+Only headers that the `Rules` allow are forwarded, in either direction.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from trainshed.httpd.messages import (
     Request,
     Scope,
     Send,
-    Streamed,
+    StreamedResponse,
 )
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 _BLOCK_SIZE: Final = 1 << 16
 _MAX_HEAD: Final = 1 << 16
-ANSWER_TIMEOUT: Final = 120.0
-"""Seconds."""
+RESPONSE_TIMEOUT: Final = 120.0
+"""Default timeout in seconds for a response."""
 _MAX_MESSAGE: Final = 64 << 20
 """Maximum size of a WebSocket message from the server, such as an output of a notebook."""
 _NORMAL: Final = 1000
 _NO_CODE: Final = 1005
-"""Represents a close without a code. It must not be sent."""
+"""The code that represents a close without a code. It must not be sent."""
 _HOP_BY_HOP: Final = frozenset(
     {
         *("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "expect"),
@@ -49,12 +49,12 @@ smuggling."""
 _SIZED: Final = (b"content-length", b"transfer-encoding")
 
 
-class NoAnswer(Exception):
-    """The server has ended, does not answer in time, or its answer is not HTTP."""
+class NoResponse(Exception):
+    """The server has ended or does not respond in time, or its response is not HTTP."""
 
 
-class Line(Protocol):
-    """A connection to the server. Its exceptions end the forwarding."""
+class ServerConnection(Protocol):
+    """A connection to the server. An exception in one of its methods ends the forwarding."""
 
     async def read(self) -> bytes:
         """Return the next bytes; b"" at the end."""
@@ -66,21 +66,21 @@ class Line(Protocol):
 
 
 class Rules(Struct, frozen=True):
-    """Filters and limits of the forwarding. Hop-by-hop headers never pass."""
+    """Filters and limits for forwarding. Hop-by-hop headers are never forwarded."""
 
-    #: Returns the forwarded headers of a request.
+    #: Returns the headers to forward from the headers of a request.
     request_headers: Callable[[Headers], Headers]
-    #: Returns the forwarded headers of an answer.
-    answer_headers: Callable[[Headers], Headers]
+    #: Returns the headers to forward from the headers of a response.
+    response_headers: Callable[[Headers], Headers]
     #: Maximum size of a request body in bytes; None = no limit.
     max_bytes: int | None = None
-    #: Timeout in seconds for the head of the answer after the request, and for each block of the request;
-    #: None = no timeout.
-    timeout: float | None = ANSWER_TIMEOUT
+    #: Timeout in seconds for the head of the response after the complete request, and for sending each block
+    #: of the request; None = no timeout.
+    timeout: float | None = RESPONSE_TIMEOUT
 
 
-class Answer:
-    """Collects the parser's callbacks. Header names are in lower case."""
+class ServerResponse:
+    """A response, as built by the parser's callbacks. Header names are in lower case."""
 
     def __init__(self) -> None:
         self.parser = httptools.HttpResponseParser(self)
@@ -97,7 +97,7 @@ class Answer:
         if self.status >= 200:
             self.has_head = True
         else:
-            self.headers.clear()  # An interim response; the final one follows.
+            self.headers.clear()  # This was an interim response. The final response follows.
 
     def on_body(self, block: bytes) -> None:
         if not self.is_done:
@@ -118,73 +118,85 @@ class Answer:
 
 
 async def forward(
-    line: Line, request: Request, rules: Rules, closing: asyncio.Event, lapse: Lapse | None = None
-) -> Streamed:
-    """Forward a request and return the answer, with its body still to come.
+    connection: ServerConnection,
+    request: Request,
+    rules: Rules,
+    closing: asyncio.Event,
+    lapse: Lapse | None = None,
+) -> StreamedResponse:
+    """Forward a request and return its response. The body of the response is forwarded later.
 
-    The answer may arrive before the end of the request. The line is closed after it, and when `lapse` returns
-    (see `Streamed`). Raises NoAnswer, BodyTooLarge, Disconnected.
+    The response may arrive before the end of the request. The connection to the server is closed after the
+    response, or when `lapse` returns. Raises NoResponse, BodyTooLarge and Disconnected.
     """
     try:
-        await line.write(_head(request, rules))
-        works = [_read_head(line), _send(line, request, rules), *([_lapse(lapse)] if lapse else [])]
-        tasks = await first_of(*works)
-        answer = next(task for task in tasks if not task.cancelled()).result()
+        await connection.write(_head(request, rules))
+        steps = [
+            _read_head(connection),
+            _send(connection, request, rules),
+            *([_raise_after(lapse)] if lapse else []),
+        ]
+        tasks = await first_of(*steps)
+        response = next(task for task in tasks if not task.cancelled()).result()
     except BaseException:
-        line.close()
+        connection.close()
         raise
-    streamed = Streamed(_parts(line, answer), closing, b"", lapse)
-    streamed.status = answer.status
-    answer.is_done |= request.method == "HEAD"
+    streamed = StreamedResponse(_parts(connection, response), closing, b"", lapse)
+    streamed.status = response.status
+    response.is_done |= request.method == "HEAD"
     headers = [
         pair
-        for pair in answer.headers
+        for pair in response.headers
         if pair[0] == b"content-length" or pair[0].decode("latin-1") not in _HOP_BY_HOP
     ]
-    streamed.headers = list(rules.answer_headers(headers))
+    streamed.headers = list(rules.response_headers(headers))
     return streamed
 
 
-async def _lapse(lapse: Lapse) -> NoReturn:
+async def _raise_after(lapse: Lapse) -> NoReturn:
     await lapse()
-    raise NoAnswer("the permission for the request was revoked")
+    raise NoResponse("the permission for the request was revoked")
 
 
-async def exchange(line: Line, request: bytes, seconds: float, max_bytes: int) -> tuple[int, bytes]:
-    """Send the service's own request, and return status and body of the answer.
+async def exchange(
+    connection: ServerConnection, request: bytes, seconds: float, max_bytes: int
+) -> tuple[int, bytes]:
+    """Send a request of the service itself, and return status and body of the response.
 
-    Reads at most `max_bytes` and one block of the body, and closes the line. Raises NoAnswer, also if the
-    answer is incomplete after `seconds`.
+    Reads `max_bytes` of the body and at most one block more, and closes the connection. Raises NoResponse,
+    also if the response is incomplete after `seconds`.
     """
     body = b""
     try:
         async with asyncio.timeout(seconds):
-            await line.write(request)
-            answer = await _read_head(line)
-            async for block in _parts(line, answer):
+            await connection.write(request)
+            response = await _read_head(connection)
+            async for block in _parts(connection, response):
                 body += block
                 if len(body) > max_bytes:
                     break
     except (TimeoutError, httptools.HttpParserError) as failure:
-        raise NoAnswer(str(failure) or f"no complete answer within {seconds:g} s") from None
+        raise NoResponse(
+            str(failure) or f"the response was incomplete after {seconds:g} s"
+        ) from None
     finally:
-        line.close()
-    return answer.status, body
+        connection.close()
+    return response.status, body
 
 
-async def _send(line: Line, request: Request, rules: Rules) -> NoReturn:
-    """Send the body, then wait until the client disconnects or the timeout expires. Raises NoAnswer,
-    BodyTooLarge, Disconnected."""
-    await _send_body(line, request, rules)
+async def _send(connection: ServerConnection, request: Request, rules: Rules) -> NoReturn:
+    """Send the body, then wait until the client disconnects or the timeout expires. Raises NoResponse,
+    BodyTooLarge and Disconnected."""
+    await _send_body(connection, request, rules)
     try:
         async with asyncio.timeout(rules.timeout):
             await request.wait_disconnect()
     except TimeoutError:
-        raise NoAnswer("it does not answer") from None
+        raise NoResponse("the server did not respond in time") from None
     raise Disconnected
 
 
-async def _send_body(line: Line, request: Request, rules: Rules) -> None:
+async def _send_body(connection: ServerConnection, request: Request, rules: Rules) -> None:
     if "content-length" not in request.headers and "transfer-encoding" not in request.headers:
         return
     is_chunked = "content-length" not in request.headers
@@ -195,50 +207,54 @@ async def _send_body(line: Line, request: Request, rules: Rules) -> None:
             raise BodyTooLarge(rules.max_bytes)
         try:
             async with asyncio.timeout(rules.timeout):
-                await line.write(b"%x\r\n%b\r\n" % (len(block), block) if is_chunked else block)
+                await connection.write(
+                    b"%x\r\n%b\r\n" % (len(block), block) if is_chunked else block
+                )
         except TimeoutError:
-            raise NoAnswer("it does not read the request") from None
+            raise NoResponse("the server did not read the request in time") from None
     if is_chunked:
-        await line.write(b"0\r\n\r\n")
+        await connection.write(b"0\r\n\r\n")
 
 
-async def _read_head(line: Line) -> Answer:
-    """Return the answer after its head. Raises NoAnswer."""
-    answer = Answer()
+async def _read_head(connection: ServerConnection) -> ServerResponse:
+    """Read the head of the response. Raises NoResponse."""
+    response = ServerResponse()
     size = 0
     try:
-        while not answer.has_head:
-            data = await line.read()
+        while not response.has_head:
+            data = await connection.read()
             size += len(data)
             if not data or size > _MAX_HEAD + _BLOCK_SIZE:
-                raise NoAnswer("it has ended" if not data else "the head of its answer is too long")
-            answer.parser.feed_data(data)
+                raise NoResponse(
+                    "the server has ended" if not data else "the head of its response is too long"
+                )
+            response.parser.feed_data(data)
     except httptools.HttpParserError as failure:
-        raise NoAnswer(str(failure)) from None
+        raise NoResponse(str(failure)) from None
     except httptools.HttpParserUpgrade:
-        raise NoAnswer("it changes the protocol unasked") from None
-    if answer.status >= 600:
-        raise NoAnswer(f"its status is {answer.status}")
-    return answer
+        raise NoResponse("the server switched the protocol without a request for it") from None
+    if response.status >= 600:
+        raise NoResponse(f"the response has the invalid status {response.status}")
+    return response
 
 
-async def _parts(line: Line, answer: Answer) -> AsyncGenerator[bytes]:
-    """Yield the answer's body in blocks. Raises NoAnswer if it is truncated, so that the client can detect
-    that."""
+async def _parts(connection: ServerConnection, response: ServerResponse) -> AsyncGenerator[bytes]:
+    """Yield the response's body in blocks. Raises NoResponse if the body is truncated, so that the client can
+    detect this."""
     try:
         while True:
-            if body := answer.blocks():
+            if body := response.blocks():
                 yield body
-            if answer.is_done:
+            if response.is_done:
                 return
-            data = await line.read()
+            data = await connection.read()
             if not data:
-                if any(name in _SIZED for name, _ in answer.headers):
-                    raise NoAnswer("it ended in the middle of its answer")
+                if any(name in _SIZED for name, _ in response.headers):
+                    raise NoResponse("the server ended before the end of its response")
                 return
-            answer.parser.feed_data(data)
+            response.parser.feed_data(data)
     finally:
-        line.close()
+        connection.close()
 
 
 def _head(request: Request, rules: Rules) -> bytes:
@@ -267,11 +283,17 @@ def _request_headers(scope: Scope, rules: Rules) -> Headers:
 
 
 async def relay(
-    line: Line, scope: Scope, receive: Receive, send: Send, *, rules: Rules, over: Sequence[Any]
+    connection: ServerConnection,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    *,
+    rules: Rules,
+    end_conditions: Sequence[Any],
 ) -> None:
-    """Relay a client's WebSocket until either side closes it or one of `over` returns. Raises NoAnswer if
-    nothing was accepted yet."""
-    # Imported with the first WebSocket, since most services never have one.
+    """Relay a client's WebSocket until the client or the server closes it, or one of `end_conditions`
+    returns. Raises NoResponse if the server did not accept the WebSocket."""
+    # Imported for the first WebSocket, since most services never have one.
     from websockets.client import ClientProtocol
     from websockets.typing import Subprotocol
     from websockets.uri import parse_uri
@@ -283,35 +305,37 @@ async def relay(
         subprotocols=[Subprotocol(name.strip()) for name in offered if name.strip()] or None,
         max_size=_MAX_MESSAGE,
     )
-    server = _ServerSide(line, protocol)
+    server = _ServerSide(connection, protocol)
     try:
         await server.shake_hands(request, rules)
         await send({"type": "websocket.accept", "subprotocol": protocol.subprotocol})
         await first_of(
-            server.to_client(send), server.from_client(receive), *(wait() for wait in over)
+            server.to_client(send),
+            server.from_client(receive),
+            *(wait() for wait in end_conditions),
         )
-        # This is not sent if the client has disconnected.
+        # This fails if the client has disconnected.
         with contextlib.suppress(Exception):
             await send({"type": "websocket.close", "code": server.code})
     finally:
-        line.close()
+        connection.close()
 
 
 class _ServerSide:
     """The server's side of a WebSocket."""
 
-    def __init__(self, line: Line, protocol: "ClientProtocol") -> None:
-        self._line = line
+    def __init__(self, connection: ServerConnection, protocol: "ClientProtocol") -> None:
+        self._connection = connection
         self._protocol = protocol
         self._pieces: list[bytes] = []
         self._is_text = False
         #: Frames that arrived together with the handshake.
         self._early: Sequence[Frame] = []
-        #: The close code of the server.
+        #: The close code to send to the client: the server's code, or 1001 without one.
         self.code = 1001
 
     async def shake_hands(self, request: Request, rules: Rules) -> None:
-        """Request the client's WebSocket from the server. Raises NoAnswer."""
+        """Open the client's WebSocket at the server. Raises NoResponse."""
         handshake = self._protocol.connect()
         handshake.path = _target(request)
         del handshake.headers["Host"]
@@ -326,13 +350,13 @@ class _ServerSide:
                     if not await self._receive():
                         break
         except TimeoutError:
-            raise NoAnswer("it does not answer") from None
+            raise NoResponse("the server did not respond in time") from None
         if self._protocol.state.name != "OPEN":
-            raise NoAnswer(str(self._protocol.handshake_exc or "it has ended"))
+            raise NoResponse(str(self._protocol.handshake_exc or "the server has ended"))
         self._early = cast("list[Frame]", self._protocol.events_received()[1:])
 
     async def to_client(self, send: Send) -> None:
-        """Forward the server's messages until it closes."""
+        """Forward the server's messages until the server closes the WebSocket."""
         frames: Sequence[Frame] = self._early
         while True:
             for frame in frames:
@@ -345,7 +369,7 @@ class _ServerSide:
             self.code = _NORMAL if closed.code == _NO_CODE else closed.code
 
     async def from_client(self, receive: Receive) -> None:
-        """Forward the client's messages until it disconnects."""
+        """Forward the client's messages until the client disconnects."""
         while (message := await receive())["type"] != "websocket.disconnect":
             if (data := message.get("bytes")) is not None:
                 self._protocol.send_binary(data)
@@ -369,7 +393,7 @@ class _ServerSide:
         await send({"type": "websocket.send", **message})
 
     async def _receive(self) -> bool:
-        data = await self._line.read()
+        data = await self._connection.read()
         if data:
             self._protocol.receive_data(data)
         else:
@@ -379,4 +403,4 @@ class _ServerSide:
     async def _flush(self) -> None:
         for data in self._protocol.data_to_send():
             if data:
-                await self._line.write(data)
+                await self._connection.write(data)

@@ -1,9 +1,12 @@
 """Protection against DNS rebinding and CSRF: checks the host name of each request, and the origin of each
-change.
+request that changes something.
 
-Another site can let its own name resolve to this machine (DNS rebinding), and can send requests whose answers
-it cannot read (CSRF). So a host name must be one of the service's own. IP addresses are always accepted,
-since rebinding needs a name. Requests by Unix socket are not checked, since browsers cannot send them.
+- With DNS rebinding, another site lets its own host name resolve to this machine. Therefore a host name must
+  belong to this service. IP addresses are always accepted, since rebinding needs a name.
+- With CSRF, another site sends requests from a browser, although it cannot read the responses. Therefore the
+  origin must belong to this service.
+
+Requests over a Unix socket are not checked, since browsers cannot send them.
 """
 
 import ipaddress
@@ -18,19 +21,19 @@ ANY = "*"
 _ALWAYS = ("localhost", "*.localhost", "host.docker.internal", "gateway.docker.internal")
 """Names that cannot be registered in the public DNS."""
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{1,5})?")
-"""A Host header in lower case: an IPv6 address in brackets, or another address or name, with an optional
-port."""
+"""A Host header in lower case: an IPv6 address in brackets, an IPv4 address or a name, with an optional port.
+"""
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 Fault = tuple[int, str]
-"""An HTTP status and the message to the caller."""
+"""An HTTP status and the error message for the caller."""
 
 
 class Hosts(Struct, frozen=True):
-    """The accepted host names and origins. IP addresses, and same-origin pages, are always accepted."""
+    """The accepted host names and origins. IP addresses and same-origin pages are always accepted."""
 
     #: Host names without ports; `*.example.org` = all subdomains, `*` = any.
     names: tuple[str, ...] = ()
-    #: Further origins of the service's own pages, such as `https://console.example.org`.
+    #: Additional origins of the service's own pages, such as `https://console.example.org`.
     origins: tuple[str, ...] = ()
 
     def is_known_host(self, host: str) -> bool:
@@ -43,8 +46,8 @@ class Hosts(Struct, frozen=True):
     def is_own_host(self, host: str, called: str | None) -> bool:
         """Whether a token for a host is for this service.
 
-        An IP address may belong to any machine. So it must be a loopback address, in the settings, or the
-        host by which the service was `called` once; None = unknown.
+        An IP address may belong to any machine. Therefore it must be a loopback address, be in the settings,
+        or equal `called`: the host by which the service was called earlier; None = unknown.
         """
         name = name_of(host)
         if not _is_address(name) or called is None:
@@ -52,20 +55,22 @@ class Hosts(Struct, frozen=True):
         return ipaddress.ip_address(name).is_loopback or name in (*self.names, called)
 
     def bucket_in(self, host: str) -> str:
-        """Return BUCKET of a Host header `BUCKET.NAME`, with one of the names or localhost; "" otherwise."""
+        """Return BUCKET if the Host header is `BUCKET.NAME`, where NAME is one of `names` or localhost.
+        Otherwise return ""."""
         name = name_of(host)
         own_names = [] if name in self.names else ["localhost", *self.names]
         prefixes = (name.removesuffix(f".{own}") for own in own_names if not own.startswith(ANY))
         return next((bucket for bucket in prefixes if bucket != name), "")
 
     def allows_origin(self, origin: str, host: str) -> bool:
-        """Whether a page of this origin may make changes at this host (CSRF check)."""
+        """Whether a page of this origin may send changes to this host (CSRF check)."""
         page = origin.partition("://")[2]
         is_same_origin = page != "" and _without_default_port(page) == _without_default_port(host)
         return is_same_origin or origin.lower().rstrip("/") in self.origins
 
     def fault(self, scope: Scope) -> Fault | None:
-        """Return the error of a request's or WebSocket's host or origin, or None if both are accepted."""
+        """Return the error of a request or WebSocket with a wrong host or origin, or None if both are
+        accepted."""
         _, port = scope.get("server") or ("", 0)
         if port is None:
             return None
@@ -122,7 +127,7 @@ def name_of(host: str) -> str:
 
 
 def _without_default_port(netloc: str) -> str:
-    """Return host and port without the scheme's default port."""
+    """Return host and port without port 80 or 443."""
     return netloc.lower().removesuffix(":80").removesuffix(":443")
 
 
@@ -150,10 +155,10 @@ def _is_named(name: str, pattern: str) -> bool:
 
 
 def keep_credentials(scope: Scope, refusal: Message) -> Message:
-    """Turn the start of a 401 into a 403 for a browser that sent the console's credentials.
+    """Replace a 401 response by a 403 for a browser that sent the console's credentials.
 
-    Browsers drop these credentials at any 401 of the port, so a link to the API would sign the user out. A
-    challenge for such credentials is unchanged.
+    A browser drops these credentials after any 401 from this port. A link to the API would therefore sign the
+    user out. A challenge for these credentials stays a 401.
     """
     headers: Headers = scope["headers"]
     has_credentials = any(

@@ -1,7 +1,5 @@
-"""HTTP requests and responses for the API surfaces, and the processing of every request.
-
-They are plain ASGI without a framework, so that submitting a job takes less than a millisecond.
-"""
+"""HTTP requests and responses for the API surfaces, and functions that process every request. They use plain
+ASGI without a framework, so submitting a job takes less than a millisecond."""
 
 import asyncio
 import contextlib
@@ -34,10 +32,10 @@ JSON: Final = b"application/json; charset=UTF-8"
 _OVERRIDE: Final = "x-http-method-override"
 _VERBS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="trainshed"')
-"""The header of a 401. It has a realm because httplib2, used by Google's API client library, cannot parse a
-challenge without parameters."""
+"""The header of a 401 response. It has a realm because httplib2, which Google's API client library uses,
+cannot parse a challenge without parameters."""
 _GZIP: Final = 16
-"""Added to zlib's window bits for data with gzip's header and checksum."""
+"""The flag that is added to zlib's window bits for data with gzip's header and checksum."""
 _DRAIN_SECONDS: Final = 2.0
 _DRAIN_BYTES: Final = 10 << 20
 
@@ -47,14 +45,14 @@ class Disconnected(Exception):
 
 
 class BodyTooLarge(Exception):
-    """A body exceeds the size limit of its request."""
+    """A request body exceeds its size limit."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(f"Request payload size exceeds the limit: {max_bytes} bytes.")
 
 
 class BodyNotRead(Exception):
-    """The encoding of a body is unknown, or differs from the request's Content-Encoding."""
+    """The encoding of a body is unknown, or the body does not match the request's Content-Encoding."""
 
 
 class Request:
@@ -62,22 +60,26 @@ class Request:
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
-        #: The API whose error format applies (a set of `wire.pool`), once it is known.
+        #: The API whose error format applies (a descriptor set of `wire.pool`); "" = not determined yet.
         self.api = ""
         self._receive = receive
         self._is_complete = False
         self._is_gone = False
 
     def at(self, path: bytes) -> "Request":
-        """Return the same request with this encoded path."""
+        """Return the request with its path replaced by this encoded path."""
         decoded = unquote(path.decode("latin-1"))
         return Request({**self.scope, "raw_path": path, "path": decoded}, self._receive)
 
     def override(self) -> bool:
-        """Apply the header X-HTTP-Method-Override of a POST. Return whether the body contains the query.
+        """Apply the header X-HTTP-Method-Override of a POST request. Return whether the body contains the
+        query.
 
-        The apiclient uses it for a GET with a URL over 2 KiB, Java's clients for each PATCH, and other
-        clients behind a proxy that supports two methods.
+        The header is used by these clients:
+
+        - Google's apiclient, for a GET with a URL of more than 2 KiB
+        - Java's clients, for each PATCH
+        - clients behind a proxy that supports only GET and POST
         """
         method = self.headers.get(_OVERRIDE, "").upper() if self.method == "POST" else ""
         if method not in _VERBS:
@@ -103,7 +105,7 @@ class Request:
 
     @cached_property
     def headers(self) -> Mapping[str, str]:
-        """The headers by lower-case name. Of several with the same name, the first."""
+        """The headers by lower-case name. Of several headers with the same name, the first one counts."""
         sent: Headers = self.scope["headers"]
         return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(sent)}
 
@@ -113,7 +115,7 @@ class Request:
 
     @cached_property
     def parameters(self) -> Sequence[tuple[str, str]]:
-        """The decoded pairs of the query in order, including pairs without a value."""
+        """The query's decoded (name, value) pairs in order, including names without a value."""
         return parse_qsl(self.raw_query, keep_blank_values=True)
 
     @cached_property
@@ -125,14 +127,14 @@ class Request:
 
     @cached_property
     def query(self) -> Mapping[str, str]:
-        """The parameters by name. Of several with the same name, the last."""
+        """The query parameters by name. Of several parameters with the same name, the last one counts."""
         return dict(self.parameters)
 
     async def body(self, max_bytes: int) -> bytes:
-        """Return the whole body in its original encoding.
+        """Return the whole body without decoding its Content-Encoding.
 
-        Raises BodyTooLarge for more than `max_bytes` bytes, without reading if Content-Length exceeds the
-        limit. Raises Disconnected if the client disconnects before the end.
+        Raises BodyTooLarge for more than `max_bytes` bytes, without reading the body if Content-Length
+        exceeds the limit. Raises Disconnected if the client disconnects before the end of the body.
         """
         length = self.headers.get("content-length", "")
         if length.isdecimal() and (len(length) > 18 or int(length) > max_bytes):
@@ -151,8 +153,8 @@ class Request:
         return b"".join(parts)
 
     async def decoded_body(self, max_bytes: int) -> bytes:
-        """Return the whole body after decoding its Content-Encoding. Raises BodyNotRead, and BodyTooLarge for
-        more than `max_bytes` bytes, encoded or decoded."""
+        """Return the whole body after decoding its Content-Encoding. Raises BodyNotRead, and BodyTooLarge if
+        the encoded or the decoded body has more than `max_bytes` bytes."""
         body = await self.body(max_bytes)
         encoding = self.headers.get("content-encoding", "identity").strip().lower()
         if encoding in ("identity", ""):
@@ -177,8 +179,8 @@ class Request:
         return unpacked
 
     async def _drain(self) -> None:
-        """Read and drop the rest of the request, up to a limit: the client reads no answer before it has sent
-        everything."""
+        """Read and drop the rest of the request, up to a limit. Many clients read no response before they
+        have sent the whole request."""
         size = 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_SECONDS):
@@ -186,8 +188,8 @@ class Request:
                     size += len(message.get("body", b""))
 
     async def blocks(self) -> AsyncIterator[bytes]:
-        """Yield the body in pieces as they arrive. Raises Disconnected if the client disconnects before the
-        end."""
+        """Yield the parts of the body as they arrive. Raises Disconnected if the client disconnects before
+        the end of the body."""
         while not self._is_complete:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -198,16 +200,16 @@ class Request:
                 yield body
 
     async def is_gone(self) -> bool:
-        """Whether the client has disconnected. Drops further data."""
+        """Whether the client has disconnected. Drops unread data of the request."""
         if not self._is_gone:
             with contextlib.suppress(TimeoutError):
-                # With a timeout of 0, only messages that have already arrived are received.
+                # With a timeout of 0, this receives only messages that have already arrived.
                 async with asyncio.timeout(0):
                     self._is_gone = (await self._receive())["type"] == "http.disconnect"
         return self._is_gone
 
     async def wait_disconnect(self) -> None:
-        """Return when the client has disconnected. Drops further data."""
+        """Wait until the client has disconnected. Drops unread data of the request."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
@@ -222,7 +224,7 @@ class Response:
         self.headers = list(headers)
 
     async def send(self, receive: Receive, send: Send) -> None:
-        """Send the response. The whole request must have been read."""
+        """Send the response. The whole request must have been read before."""
         await self.start(send)
         await send({"type": "http.response.body", "body": self.body})
 
@@ -232,23 +234,25 @@ class Response:
 
 
 def error_body(status: int, text: str, name: str) -> bytes:
-    """Return the JSON body of an error in the form of the public APIs. `name`: the google.rpc.Code."""
+    """Return the JSON body of an error in the form of the public APIs. `name`: the name of its
+    google.rpc.Code."""
     error = {"code": status, "message": text, "status": name}
     return json.dumps({"error": error}, indent=2).encode() + b"\n"
 
 
-def sized(body: bytes, kind: bytes, status: int = 200, more: Headers = ()) -> Response:
-    """Return a response with this media type and a Content-Length. `more`: further headers."""
+def sized_response(body: bytes, kind: bytes, status: int = 200, more: Headers = ()) -> Response:
+    """Return a response with this media type and a Content-Length. `more`: additional headers."""
     length = (b"content-length", str(len(body)).encode())
     return Response(body, status, [(b"content-type", kind), length, *more])
 
 
 Lapse = Callable[[], Coroutine[Any, Any, Any]]
-"""Returns when the caller loses the right to the rest of an answer."""
+"""A function that returns when the caller loses the right to the rest of a response."""
 
 
-class Streamed(Response):
-    """A response whose parts are sent until they end, the client disconnects, or the server shuts down."""
+class StreamedResponse(Response):
+    """A response that is sent in parts. It ends with its last part, or when the client disconnects, the
+    caller loses the right to it, or the server shuts down."""
 
     def __init__(
         self,
@@ -268,40 +272,45 @@ class Streamed(Response):
         async def pump() -> None:
             async for part in self._parts:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
-                # Sending to a fast reader never waits, so let other tasks run.
+                # Sending to a client that reads fast never waits. Let other tasks run.
                 await asyncio.sleep(0)
 
-        async def gone() -> None:
+        async def wait_disconnect() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-        enders = [gone(), self._closing.wait(), *([self._lapse()] if self._lapse else [])]
+        end_conditions = [
+            wait_disconnect(),
+            self._closing.wait(),
+            *([self._lapse()] if self._lapse else []),
+        ]
         try:
-            pumping, *_ = await first_of(pump(), *enders)
+            pumping, *_ = await first_of(pump(), *end_conditions)
         finally:
             await self._parts.aclose()
         if not pumping.cancelled() and (fault := pumping.exception()) is not None:
             # The status line has already been sent. Only an unfinished body can show the client that parts
-            # are missing. The server logs the fault.
+            # are missing. The server logs the error.
             raise fault
         await send({"type": "http.response.body", "body": b""})
 
 
 C = TypeVar("C")
 Answer = Callable[[C], Awaitable[Response]]
-"""Authenticates the caller, parses the request and executes it. Raises any error."""
+"""A function that authenticates the caller, parses the request and executes it. It may raise any exception.
+"""
 Refuse = Callable[[C, Exception], Response]
-"""Returns the response for an error, in the public form of its API. Logs internal errors, since no later
-function knows the request."""
+"""A function that returns the error response for an exception, in the public form of the API. It logs
+internal errors, since later code does not know the request."""
 
 
 async def respond(call: C, answer: Answer[C], refuse: Refuse[C]) -> Response:
-    """Return the response to a request, which may be an error. Raises Disconnected."""
+    """Return the response to a request. It may be an error response. Raises Disconnected."""
     try:
         return await answer(call)
     except Disconnected:
         raise
-    except Exception as error:  # The caller gets an answer for every error.
+    except Exception as error:  # The caller receives a response for every exception.
         return refuse(call, error)
 
 

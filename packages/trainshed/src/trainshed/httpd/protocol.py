@@ -1,9 +1,10 @@
-"""uvicorn's HTTP protocol with limits: httptools accepts heads and trailers of any length.
+"""uvicorn's HTTP protocol with size and time limits. httptools itself accepts heads and trailers of any
+length.
 
 The protocol counts bytes as they arrive, before anything is stored. A connection has one request at a time.
-If another request arrives before the answer, the connection closes after the answer, and the client may send
-the request again (RFC 9112, 9.3.2). This also prevents request smuggling by pipelined requests.
-`server_config` is the same for all servers of the service's processes.
+If another request arrives before the response, the connection closes after the response, and the client may
+send that request again (RFC 9112, 9.3.2). This also prevents request smuggling by pipelined requests.
+`server_config` returns the configuration that all servers of the service's processes share.
 """
 
 import asyncio
@@ -19,16 +20,16 @@ from trainshed.httpd.connections import SET_HOLDER, Connections, Limits, Reason
 from trainshed.httpd.messages import JSON, Application, error_body
 
 _FIRST_REQUEST_SECONDS = 0.5
-"""Maximum delay of the server's stop by a connection without a request."""
+"""Maximum delay in seconds that a connection without a request adds to the server's shutdown."""
 _LINGERING_TIMEOUT = 1.0
 _MAX_LINGERING_BYTES = 1 << 20
-"""Bytes that a client may still send after its last answer. An immediate close would keep it from reading the
-answer."""
+"""Maximum number of bytes that a client may still send after its last response. An immediate close would
+prevent the client from reading the response."""
 
 
 class ConnectionGroups:
-    """Selects the counter of a connection: one for TCP, and one per Unix socket, so that programs cannot use
-    up the connections of users."""
+    """Selects the counter of a connection. TCP has one counter, and each Unix socket has its own. Programs of
+    jobs therefore cannot use up the connections of users."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -43,8 +44,8 @@ class ConnectionGroups:
 
 
 class _LingeringTransport:
-    """The transport of the last request of a connection. It closes after the body has been read, since a
-    client that is still sending would lose its answer."""
+    """The transport of a connection's last request. It closes only after the request's body has been read.
+    Otherwise a client that is still sending would lose the response."""
 
     def __init__(self, transport: Any, close: Callable[[], None]) -> None:
         self._transport = transport
@@ -62,41 +63,41 @@ def guarded_protocol(groups: ConnectionGroups) -> "type[GuardedProtocol]":
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """HTTP with limits. Use it through `guarded_protocol`, which adds the counters."""
+    """HTTP with limits. `guarded_protocol` returns a subclass with the counters."""
 
     counting: ConnectionGroups
-    _counted: Connections
+    _counter: Connections
     _limits: Limits
-    #: Whether the next bytes belong to a head: at the start, and after each complete message.
+    #: Whether the next bytes belong to a head, as at the start and after each complete message.
     _in_head = True
     _is_idle = False
-    #: Bytes since the last progress: those of a head, or those around the parts of a body.
+    #: Bytes of the head since its start, or bytes since the last part of a body.
     _spent = 0
-    #: Bytes of a body in the last read.
+    #: Bytes of a body in the data being parsed.
     _received = 0
-    #: Bytes of a body that the application no longer reads.
+    #: Bytes of a body that arrived after the application's response.
     _unread = 0
-    #: The parser receives the head again of a request that has already started.
+    #: Whether the parser receives the head of a started request a second time (`_framing`).
     _is_head_known = False
-    #: The connection closes after the answer and the request's body.
+    #: Whether the connection closes at the end of the request's body, because the response is complete.
     _is_ending = False
-    #: Further data came before the answer to a request: the connection closes after the answer.
+    #: Whether the connection closes after the current response, because more data arrived before it.
     _is_last = False
-    #: The next request, if it arrives after the whole answer but before the application has finished.
+    #: The next request, if it arrives after the complete response but before the application has finished.
     _next = b""
-    #: The server stops: the connection closes after the answer to its first request.
+    #: Whether the server is stopping. The connection then closes after the response to its first request.
     _is_stopping = False
-    #: Set after a rejection: the timer that closes the connection.
+    #: The timer that closes the connection after an error response.
     _closing_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
         super().connection_made(transport)
-        self._counted = self.counting.of(transport)
-        self._limits = self._counted.limits
-        self._counted.open(self)
+        self._counter = self.counting.of(transport)
+        self._limits = self._counter.limits
+        self._counter.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._counted.closed(self)
+        self._counter.remove(self)
         if self._closing_timer is not None:
             self._closing_timer.cancel()
         super().connection_lost(exc)
@@ -109,11 +110,11 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         if self._has_answered:
             self._next += data
-            self.flow.pause_reading()  # Until the application has finished its answer.
+            self.flow.pause_reading()  # Reading resumes when the application has finished its response.
             return
         if self._is_idle:
             self._is_idle = False
-            self._counted.opening(self)
+            self._counter.mark_opening(self)
         left = self._limits.head_bytes - self._spent
         if not self._in_head or len(data) <= left:
             self._feed(data)
@@ -125,7 +126,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.data_received(data[left:])
 
     def _feed(self, data: bytes) -> None:
-        """Pass bytes to the parser. Its callbacks reset `_spent` on progress."""
+        """Pass bytes to the parser, whose callbacks reset `_spent` at each progress."""
         self._spent += len(data)
         self._unset_keepalive_if_required()
         try:
@@ -135,7 +136,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         if self._in_head:
             return
-        self._counted.body(self, self._received)
+        self._counter.count_body(self, self._received)
         self._received = 0
         if self._spent > self._limits.head_bytes:
             self.refuse(
@@ -143,7 +144,9 @@ class GuardedProtocol(HttpToolsProtocol):
             )
 
     def _parse(self, data: bytes) -> None:
-        assert self.parser is not None  # uvicorn sets it to None only when the connection is lost.
+        assert (
+            self.parser is not None
+        )  # uvicorn sets the parser to None only when the connection is lost.
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -159,12 +162,12 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._parse(rest)
 
     def _framing(self) -> bytes:
-        """Return the headers of the last head that determine the end of its body; b"" if it has no body.
+        """Return the headers of the last head that determine the length of its body; "" without a body.
 
-        They are needed for a head that offers a switch to another protocol. A server without that protocol
-        answers as if there were no offer (RFC 9110, 7.8), and Java's HttpClient offers HTTP/2 with each first
-        request. The parser assigns all bytes after such a head, including the body, to the other protocol. So
-        it receives a head again.
+        A head may offer a switch to another protocol. A server without that protocol responds as without the
+        offer (RFC 9110, 7.8). For example, Java's HttpClient offers HTTP/2 with each first request. After
+        such a head, the parser assigns all bytes to the other protocol, including the body of the request.
+        Therefore the parser receives these headers again, in a head without the offer.
         """
         lengths = (
             b"%b: %b\r\n" % (name, value)
@@ -175,7 +178,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @property
     def _has_answered(self) -> bool:
-        """Whether an answer of known length was sent completely, but the application has not finished."""
+        """Whether a response of known length was sent completely, but the application has not finished."""
         cycle = self.cycle
         return (
             self._is_busy
@@ -191,7 +194,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if self._is_busy and not self._is_head_known:
-            raise ValueError("a request before the answer")  # This stops the parser.
+            raise ValueError("a request before the answer")  # The exception stops the parser.
         super().on_message_begin()
         self._in_head = True
 
@@ -206,14 +209,16 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._is_head_known:
             return
         self._unread = 0
-        self._counted.active(self)
-        SET_HOLDER.set(partial(self._counted.set_holder, self))
+        self._counter.mark_active(self)
+        SET_HOLDER.set(partial(self._counter.set_holder, self))
         super().on_headers_complete()
-        # A WebSocket has no cycle.
+        # uvicorn has no request cycle for a WebSocket.
         if self.cycle and self._is_stopping:
             self.cycle.keep_alive = False
         if self.cycle and not self.cycle.keep_alive:
-            self.cycle.transport = cast("Any", _LingeringTransport(self.transport, self._end))
+            self.cycle.transport = cast(
+                "Any", _LingeringTransport(self.transport, self._close_after_body)
+            )
 
     def on_body(self, body: bytes) -> None:
         self._spent = 0
@@ -228,15 +233,15 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         assert self.parser is not None
         if self.parser.should_upgrade() and self._framing() and not self._should_upgrade():
-            return  # The request's body is still to come.
+            return  # The request's body has not been parsed yet.
         self._in_head = True
         self._spent = 0
-        self._counted.body_ended(self)
+        self._counter.end_body(self)
         super().on_message_complete()
         if self._is_ending:
             self.transport.close()
         elif self.cycle and self.cycle.response_complete:
-            self._rest()
+            self._become_idle()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -244,21 +249,21 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         if self._is_last:
             self._close_later()
-        elif self._in_head:  # Otherwise the rest of a body must be dropped first.
-            self._rest()
+        elif self._in_head:  # Otherwise the rest of the body must be dropped first.
+            self._become_idle()
             if next_data := self._next:
                 self._next = b""
                 self.data_received(next_data)
 
-    def _end(self) -> None:
-        """Close the connection once the request's body has been read, within limits."""
+    def _close_after_body(self) -> None:
+        """Close the connection at the end of the request's body, which is read within limits."""
         if self._in_head:
             self.transport.close()
         self._is_ending = True
 
     def shutdown(self) -> None:
-        """Close the connection after the answer to the current request. A new connection may send its first
-        request, which would not reach the next server."""
+        """Close the connection after the response to its current request. A new connection may send its first
+        request, because the client would not send that request to the next server."""
         if self.cycle or self.transport.is_closing():
             super().shutdown()
             return
@@ -269,21 +274,23 @@ class GuardedProtocol(HttpToolsProtocol):
         if not self.cycle:
             self.transport.close()
 
-    def _rest(self) -> None:
+    def _become_idle(self) -> None:
         self._is_idle = True
-        self._counted.idle(self)
+        self._counter.mark_idle(self)
 
     def handle_websocket_upgrade(self) -> None:
         # From now on, the WebSocket protocol counts the connection.
-        self._counted.closed(self)
+        self._counter.remove(self)
         super().handle_websocket_upgrade()
 
     def _abort(self) -> None:
         if self.cycle:
-            self.cycle.disconnected = True  # It stops writing, since the transport would raise.
+            self.cycle.disconnected = (
+                True  # The application stops writing, since the transport would raise an exception.
+            )
         self.transport.abort()
 
-    def is_held_back(self) -> bool:
+    def is_reading_paused(self) -> bool:
         return self.flow.read_paused
 
     def drop(self, reason: Reason) -> None:
@@ -292,7 +299,7 @@ class GuardedProtocol(HttpToolsProtocol):
         elif self._is_ending:
             self.transport.close()
         elif reason is Reason.HEAD_LATE:
-            # A silent client gets no answer.
+            # A client that has sent nothing receives no response.
             if not self._spent:
                 self.transport.close()
                 return
@@ -308,7 +315,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _refuse_head(self) -> None:
         size = f"{self._limits.head_bytes >> 10} KiB"
-        # Before the first message there is neither a scope nor a URL: only line ends have arrived.
+        # Before the first message there is neither a scope nor a URL, because only line breaks have arrived.
         if self.scope and len(self.url) > self._limits.head_bytes // 2:
             self.refuse(
                 414, f"The request line is too long. The limit is {size} including headers."
@@ -319,10 +326,11 @@ class GuardedProtocol(HttpToolsProtocol):
             )
 
     def refuse(self, status: int, text: str) -> None:
-        """Send an error, read nothing more, and close when the client has had time to read it.
+        """Send an error, read nothing more, and close the connection when the client has had time to read the
+        error.
 
-        An error after a request without an answer must not look like the answer to that request (response
-        splitting). In that case the connection closes after the answer.
+        If an earlier request has no response yet, the client would treat the error as that response (response
+        splitting). In this case the error is not sent, and the connection closes after the response.
         """
         if self.transport.is_closing() or self._closing_timer is not None:
             return
@@ -330,7 +338,7 @@ class GuardedProtocol(HttpToolsProtocol):
             if self._in_head:
                 self._is_last, self._unread = True, 0
                 return
-            # The application waits for a body that will never arrive.
+            # The application waits for the rest of a body, which will not be read.
             if self.cycle.response_started:
                 self._abort()
                 return
@@ -345,8 +353,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _close_later(self) -> None:
         self._unset_keepalive_if_required()
-        self._counted.body_ended(self)
-        self._counted.idle(self)
+        self._counter.end_body(self)
+        self._counter.mark_idle(self)
         self._unread = 0
         self._closing_timer = self.loop.call_later(_LINGERING_TIMEOUT, self.transport.close)
 
@@ -366,12 +374,12 @@ def server_config(
     grace: int,
     websockets: ConnectionGroups | None = None,
 ) -> Config:
-    """Return uvicorn's configuration. `grace`: seconds until running requests are aborted when the server
-    stops. `websockets`: the counters of WebSockets; None = no WebSockets."""
+    """Return uvicorn's configuration. `grace`: seconds after which running requests are aborted when the
+    server stops. `websockets`: the counters of WebSockets; None = no WebSockets."""
     return Config(
         cast("Any", application),
         http=protocol,
-        ws=cast("Any", _counted(websockets)) if websockets is not None else "none",
+        ws=cast("Any", _websocket_factory(websockets)) if websockets is not None else "none",
         ws_max_size=_MAX_MESSAGE,
         ws_per_message_deflate=False,
         lifespan="off",
@@ -384,9 +392,9 @@ def server_config(
     )
 
 
-def _counted(groups: ConnectionGroups) -> Callable[..., asyncio.Protocol]:
-    """Return the factory of a WebSocket's protocol. It imports the library with the first one, since most
-    services never have any."""
+def _websocket_factory(groups: ConnectionGroups) -> Callable[..., asyncio.Protocol]:
+    """Return the factory of WebSocket protocols. The factory imports the library for the first WebSocket,
+    since most services never have one."""
 
     def create(**options: Any) -> asyncio.Protocol:
         return _websocket()(groups, **options)
@@ -399,10 +407,10 @@ def _websocket() -> Callable[..., asyncio.Protocol]:
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
     class CountedWebSocket(WebSocketsSansIOProtocol):
-        """A WebSocket that counts as opening until its first message, as other connections do until their
-        first head."""
+        """A WebSocket that counts as opening until its first message, as other connections do until the end
+        of their first head."""
 
-        _counted: Connections
+        _counter: Connections
 
         def __init__(self, groups: ConnectionGroups, **options: Any) -> None:
             super().__init__(**options)
@@ -410,11 +418,11 @@ def _websocket() -> Callable[..., asyncio.Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
             super().connection_made(transport)
-            self._counted = self._groups.of(transport)
-            self._counted.open(self)
+            self._counter = self._groups.of(transport)
+            self._counter.add(self)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._counted.closed(self)
+            self._counter.remove(self)
             super().connection_lost(exc)
 
         def send_receive_event_to_app(self) -> None:
@@ -426,15 +434,17 @@ def _websocket() -> Callable[..., asyncio.Protocol]:
                     self.conn.send_close(_NOT_UTF8, "a text message must be UTF-8")
                     self.handle_parser_exception()
                     return
-            self._counted.active(self)
+            self._counter.mark_active(self)
             super().send_receive_event_to_app()
 
-        def is_held_back(self) -> bool:
+        def is_reading_paused(self) -> bool:
             return self.read_paused
 
         def drop(self, reason: Reason) -> None:
             if reason is Reason.HEAD_LATE and self.handshake_complete:
-                self._counted.active(self)  # It was accepted and may be silent.
+                self._counter.mark_active(
+                    self
+                )  # The server has accepted the WebSocket, whose client may be silent.
             else:
                 self.transport.abort()
 

@@ -1,16 +1,16 @@
-"""Finds the handler of a request line: path templates, and the router that matches them.
+"""Finds the handler of a request line, with path templates and a router that matches them.
 
 Templates have the form of google.api.http: `/v1/{parent=projects/*}/jobs:cancel`.
 
 - `*` is one segment.
-- `**` is all further segments, except those that follow it in the template.
+- `**` is all remaining segments except those that follow `**` in the template.
 - `{name}` is `{name=*}`.
-- The text after the last colon is a custom verb of the API. If no template has that verb, it is part of the
-  name.
+- The text after the last colon is a custom verb of the API. If no template has that verb, the text is part of
+  the name.
 
-Paths are percent-encoded: they are split into segments first and decoded afterwards. So `models/ID%401` and
-an encoded slash reach the right variable (spec/clients#surface), and an encoded `..` causes no path
-traversal.
+Paths are percent-encoded. The router splits a path into segments before it decodes them. Therefore
+`models/ID%401` and an encoded slash are assigned to the right variable (spec/clients#surface), and an encoded
+`..` causes no path traversal.
 """
 
 import re
@@ -22,20 +22,20 @@ from msgspec import Struct
 
 T = TypeVar("T")
 _PART: Final = re.compile(r"([^{]*)(?:\{([^{}=]+)(?:=([^{}]*))?\})?")
-"""The text before a variable, its name, and its pattern."""
+"""Matches the text before a variable, the variable's name, and its pattern."""
 ANY: Final = ""
-"""Any HTTP method. The handler rejects unsupported ones."""
+"""Any HTTP method. The handler rejects methods that it does not support."""
 
 
 class Template(Struct, frozen=True):
-    #: The template's source.
+    #: The template as text.
     text: str
     #: The segments of the path, with `*` and `**` for variable segments.
     segments: tuple[str, ...]
     #: The verb after the last colon; None = no verb.
     custom: str | None
-    #: Dotted field path, and the half-open range of its path segments. Negative bounds count from the end of
-    #: the path. The end 0 is the end of the path.
+    #: The dotted field path of each variable, and the half-open range of its path segments. Negative bounds
+    #: count from the end of the path. An end of 0 is the end of the path.
     variables: tuple[tuple[str, int, int], ...]
 
     @classmethod
@@ -58,7 +58,7 @@ class Template(Struct, frozen=True):
 def _anchor_ranges(
     segments: Sequence[str], ranges: Iterable[tuple[str, int, int]]
 ) -> tuple[tuple[str, int, int], ...]:
-    """Return the ranges, with the bounds after a `**` counted from the end."""
+    """Return the ranges with the bounds after a `**` counted from the end."""
     rest = segments.index("**") if "**" in segments else len(segments)
     count = len(segments)
     return tuple(
@@ -68,7 +68,7 @@ def _anchor_ranges(
 
 
 class _Node(Generic[T]):
-    """One path segment in the router's tree."""
+    """A node of the router's tree: one path segment."""
 
     __slots__ = ("depth", "ends", "literals", "rest", "wildcard")
 
@@ -79,30 +79,33 @@ class _Node(Generic[T]):
         self.wildcard: _Node[T] | None = None
         #: The child for `**`, or None.
         self.rest: _Node[T] | None = None
-        #: The number of segments of the longest template below this node.
+        #: The number of segments that the longest template has below this node.
         self.depth = 0
-        #: The templates that end at this node, by HTTP method and verb.
+        #: The templates that end at this node, by HTTP method and custom verb.
         self.ends: dict[tuple[str, str | None], tuple[Template, T]] = {}
 
 
 class Router(Generic[T]):
-    """Finds the target of a request line. It is built once and thread-safe for reads.
+    """Finds the target of a request line. After it is built, threads may use it concurrently.
 
-    Of two routes with the same method and shape, the first one wins. So the API that owns a shared path is
-    added first. A literal segment has priority over `*`, and `*` over `**`. Of two templates with `**`, the
-    one with more segments after it wins.
+    Priorities:
+
+    - Of two routes with the same method and shape, the route that was added first. The API that owns a shared
+      path is therefore added first.
+    - A literal segment before `*`, and `*` before `**`.
+    - Of two templates with `**`, the template with more segments after it.
     """
 
     def __init__(self, routes: Iterable[tuple[str, Template, T]] = ()) -> None:
-        """`routes`: HTTP method (or `ANY`), template, and target."""
+        """`routes`: (HTTP method or `ANY`, template, target)."""
         self._root = _Node[T]()
         self._customs: set[str] = set()
         for method, template, target in routes:
             self.add(method, template, target)
 
     def add(self, method: str, template: Template, target: T) -> bool:
-        """Add a route. Return False if an earlier one has the same method and shape, so that this one is
-        unreachable."""
+        """Add a route. Return False if an earlier route has the same method and shape, because the new route
+        cannot be reached."""
         if template.custom is not None:
             self._customs.add(template.custom)
         node, below = self._root, len(template.segments)
@@ -159,7 +162,7 @@ class Router(Generic[T]):
         if match is None and node.wildcard is not None:
             match = self._find(node.wildcard, parts, at + 1, key)
         if match is None and node.rest is not None:
-            # Leave the segments that follow `**` in the longest template.
+            # Leave as many segments as the longest template has after `**`.
             for split in range(max(at + 1, len(parts) - node.rest.depth), len(parts) + 1):
                 match = self._find(node.rest, parts, split, key)
                 if match is not None:

@@ -1,7 +1,7 @@
-"""Serves ports with TLS, optionally together with plain HTTP for this machine, and reads their certificate.
+"""Serves ports with TLS, and optionally also plain HTTP for this machine. Reads the certificate of each port.
 
-The module accepts connections itself. So unfinished TLS handshakes are counted like other incomplete
-requests, and the first byte of a connection reveals its protocol.
+The module accepts connections itself. Therefore unfinished TLS handshakes are counted like incomplete
+requests, and the first byte of a connection selects its protocol.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 class TlsListener(Struct, frozen=True):
     """A port with TLS."""
 
-    #: The bound and listening socket.
+    #: The socket, bound and listening.
     socket: Socket
     certificate: "Certificate"
     #: Whether clients on this machine may speak plain HTTP on the same port.
@@ -63,7 +63,7 @@ class SecureServer(Server):
         if self.should_exit:
             return
         for listener in self._tls:
-            # uvicorn closes it like its own servers and waits for it.
+            # uvicorn closes the acceptor like its own servers, and waits for it.
             acceptor: Any = Acceptor(listener, self.create_protocol, self._groups.tcp)
             self.servers.append(acceptor)
 
@@ -72,7 +72,7 @@ class SecureServer(Server):
         await super().shutdown(sockets)
 
     def create_protocol(self) -> asyncio.Protocol:
-        """Return the protocol of a manually accepted connection."""
+        """Return the protocol of a connection that this module has accepted."""
         protocol: Any = self.config.http_protocol_class
         return protocol(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
@@ -95,8 +95,8 @@ async def _readable(connection: socket.socket) -> None:
 
 
 def _is_local(connection: socket.socket, address: str) -> bool:
-    """Whether the peer is on this machine: its address is a loopback address, or equals the address it
-    called."""
+    """Whether the client is on this machine: its address is a loopback address, or equals the address that it
+    has called."""
     peer = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(peer, ipaddress.IPv6Address) and peer.ipv4_mapped is not None:
         peer = peer.ipv4_mapped
@@ -104,10 +104,11 @@ def _is_local(connection: socket.socket, address: str) -> bool:
 
 
 class Certificate:
-    """A server certificate. It is read at a handshake if its file has changed, so that a renewed certificate
-    is used without a restart. At a service's first start, it is created while the port is already open.
+    """A server certificate, read again at a handshake if its file has changed. The service therefore uses a
+    renewed certificate without a restart.
 
-    Nothing is raised: without a readable certificate, clients are rejected and the log shows the reason.
+    At the first start of a service, the certificate is created while the port is already open. Without a
+    readable certificate, nothing is raised: clients are rejected, and the log shows the reason.
     """
 
     def __init__(self, chain: Path, key: Path) -> None:
@@ -117,7 +118,7 @@ class Certificate:
         self._mtime = 0
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS context of a listener. It selects the certificate at each handshake."""
+        """Return the TLS context of a listener. The context selects the certificate at each handshake."""
         outer = _new_context()
         outer.sni_callback = self._choose
         return outer
@@ -145,23 +146,23 @@ def _new_context() -> ssl.SSLContext:
 
 
 _RETRY_INTERVAL: Final = 0.1
-"""Seconds until the next attempt if no file descriptor is available."""
+"""Seconds until the next attempt to accept a connection if no file descriptor is available."""
 _STOP_TIMEOUT: Final = 0.5
-"""Maximum delay of the server's stop by connections whose protocol is still unknown, in seconds."""
+"""Maximum delay in seconds that connections of unknown protocol add to the server's shutdown."""
 
 
 class Acceptor:
     """Accepts the connections of one port until it is closed, and detects TLS. It has the methods that
-    uvicorn requires of an asyncio server."""
+    uvicorn calls on an asyncio server."""
 
     def __init__(
-        self, listener: TlsListener, factory: Callable[[], asyncio.Protocol], counted: Connections
+        self, listener: TlsListener, factory: Callable[[], asyncio.Protocol], counter: Connections
     ) -> None:
         self._listener = listener.socket
         self._accepts_plain = listener.plain
         self._context = listener.certificate.context()
         self._factory = factory
-        self._counted = counted
+        self._counter = counter
         self._detections = Crew()
         self._retry: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -194,7 +195,7 @@ class Acceptor:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return  # The client has already disconnected.
         except OSError as failure:
-            # No file descriptor is available until an open connection ends.
+            # File descriptors become available when open connections end.
             _log.warning("a connection could not be accepted: %s", failure)
             loop.remove_reader(self._listener.fileno())
             self._retry = loop.call_later(_RETRY_INTERVAL, self._listen)
@@ -204,11 +205,11 @@ class Acceptor:
         self._detections.begin(detection, "detecting the protocol of a connection")
 
     async def _detect(self, connection: socket.socket, address: str) -> None:
-        """Detect the protocol of a client, and create the connection's protocol."""
+        """Detect the protocol of a client, and create its protocol object."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         half = HalfOpen(task)
-        self._counted.open(half)
+        self._counter.add(half)
         try:
             await _readable(connection)
             first = connection.recv(1, socket.MSG_PEEK)
@@ -217,7 +218,7 @@ class Acceptor:
                     self._factory,
                     connection,
                     ssl=self._context,
-                    ssl_handshake_timeout=self._counted.limits.head_seconds,
+                    ssl_handshake_timeout=self._counter.limits.head_seconds,
                 )
                 return
             if first and self._accepts_plain and _is_local(connection, address):
@@ -229,7 +230,7 @@ class Acceptor:
                     connection.send(_UPGRADE_REQUIRED)
             connection.close()
         except (OSError, asyncio.CancelledError):
-            # The client disconnected, was too slow, or used another protocol. No answer is possible.
+            # The client has disconnected, was too slow, or used another protocol, so no response is possible.
             connection.close()
         finally:
-            self._counted.closed(half)
+            self._counter.remove(half)

@@ -24,8 +24,8 @@ from trainshed.access.issuers import (
     Issuer,
     UnknownKey,
     address_in,
-    bearer_of,
-    holder_of,
+    bearer_of_access_token,
+    bearer_of_id_token,
     issuer_of,
     signing_keys,
     verify,
@@ -36,7 +36,7 @@ from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
 from trainshed.eventloop.stream_line import StreamLine
 from trainshed.httpd.connections import SET_HOLDER
-from trainshed.httpd.forwarding import NoAnswer, exchange
+from trainshed.httpd.forwarding import NoResponse, exchange
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.audit import AuditRecord, RecordedCall, recording
 
@@ -68,7 +68,7 @@ class _Facts(Struct, frozen=True):
 
     metadata: Mapping[str, Any]
     keys: "KeySet"
-    #: Returns the bearer of an ID token, as `bearer_of` does. Only valid tokens are cached.
+    #: Returns the bearer of an ID token, as `bearer_of_id_token` does. Only valid tokens are cached.
     bearer: Callable[[str], Bearer]
     at: float
 
@@ -179,7 +179,7 @@ class Issuers:
         refusal = f"{issuer.name} rejected this access token: it is unknown or has expired. Get a new one."
         try:
             answer = await _fetch_json(issuer, address, refusal)
-            span, holder = _ANSWER_LIFETIME, holder_of(answer, issuer, self._seconds())
+            span, holder = _ANSWER_LIFETIME, bearer_of_access_token(answer, issuer, self._seconds())
         except (Unauthenticated, Unavailable) as error:
             # Copied without its traceback, which would contain the token.
             span, holder = _RETRY_INTERVAL, type(error)(str(error))
@@ -252,7 +252,7 @@ async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
 
     @lru_cache(_MAX_CACHED_TOKENS)
     def bearer(id_token: str) -> Bearer:
-        return bearer_of(id_token, keys, issuer, now())
+        return bearer_of_id_token(id_token, keys, issuer, now())
 
     return _Facts(metadata, keys, bearer, time.monotonic())
 
@@ -268,7 +268,7 @@ async def _fetch_json(
     text `refusal` if the issuer rejects the request."""
     try:
         status, content = await _request(address, form, headers or {})
-    except (OSError, NoAnswer, ValueError) as failure:
+    except (OSError, NoResponse, ValueError) as failure:
         why = str(failure) or "no connection in time"
         raise Unavailable(f"{issuer.name} does not answer ({why}). Try again later.") from None
     if refusal and status in (400, 401, 403):
@@ -290,7 +290,7 @@ async def _request(address: str, form: bytes | None, more: Mapping[str, str]) ->
     """Return the status and the content of a response. Content that is too long is cut.
 
     Redirects are not followed, because the form may contain a code or a secret (SSRF). Raises OSError,
-    NoAnswer, ValueError.
+    NoResponse, ValueError.
     """
     parts = urlsplit(address)
     is_tls = parts.scheme == "https"

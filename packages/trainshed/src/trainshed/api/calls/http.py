@@ -22,7 +22,7 @@ from trainshed.httpd.messages import (
     Response,
     Scope,
     Send,
-    sized,
+    sized_response,
 )
 from trainshed.telemetry.lines import request_id
 from trainshed.telemetry.meters import Meters
@@ -105,14 +105,14 @@ def max_body_size(method: str) -> int:
 
 
 def json_response(body: bytes) -> Response:
-    return sized(body, JSON)
+    return sized_response(body, JSON)
 
 
 def public_error_response(refused: PublicError) -> Response:
     """Return a response in the public error form."""
     more = (CHALLENGE,) if refused.code is StatusCode.UNAUTHENTICATED else ()
     body = error_body(refused.code, refused.message, refused.violations)
-    return sized(body, JSON, refused.code.http, more)
+    return sized_response(body, JSON, refused.code.http, more)
 
 
 def error_response(request: Request, error: Exception) -> Response:
@@ -187,4 +187,4 @@ class LinkPage:
         if file is None:
             return None
         body = b"" if request.method == "HEAD" else file.read_bytes()
-        return sized(body, _CONTENT_TYPES[file.suffix], more=self._guards)
+        return sized_response(body, _CONTENT_TYPES[file.suffix], more=self._guards)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, cast
 
 from trainshed.access.account_tokens import account_fault
-from trainshed.access.policy import home_of
+from trainshed.access.policy import project_of_account
 from trainshed.access.principals import Principal
 from trainshed.api.calls.services import Services
 from trainshed.core import secrets
@@ -57,7 +57,9 @@ def reject_escalation(
 def require_act_as(principal: Principal, accounts: Iterable[str | None]) -> None:
     """Check that the principal may run code as these service accounts: its own, the default one (None), or
     accounts whose project grants it `actAs`. Raises PermissionDenied."""
-    homes = {name: home_of(name) for name in accounts if name and name != principal.email}
+    homes = {
+        name: project_of_account(name) for name in accounts if name and name != principal.email
+    }
     numbers = ids_by_number(principal.rights.projects) if homes else {}
     denied = [
         account

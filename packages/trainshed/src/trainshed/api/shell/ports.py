@@ -19,8 +19,17 @@ from trainshed.core.errors import NotFound, PermissionDenied, RequestError, Unav
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import is_port, pages_of
-from trainshed.httpd.forwarding import NoAnswer, Rules, forward, relay
-from trainshed.httpd.messages import Headers, Receive, Request, Response, Scope, Send, serve, sized
+from trainshed.httpd.forwarding import NoResponse, Rules, forward, relay
+from trainshed.httpd.messages import (
+    Headers,
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    serve,
+    sized_response,
+)
 from trainshed.wire.status import StatusCode
 
 OPEN_PATH: Final = "/.trainshed"
@@ -63,8 +72,8 @@ class PortSurface:
             ticket = await self._ticket_of(Request(scope, receive))
             connection = await open_port(services, ticket)
             over = (services.closing.wait, partial(services.access.lapse, ticket.principal))
-            await relay(connection, scope, receive, send, rules=_RULES, over=over)
-        except (RequestError, NoAnswer):
+            await relay(connection, scope, receive, send, rules=_RULES, end_conditions=over)
+        except (RequestError, NoResponse):
             # A close before the accept results in status 403.
             await send({"type": "websocket.close", "code": 1008})
 
@@ -83,7 +92,7 @@ class PortSurface:
         # Imported late: html's entity tables are large, and most services never need them.
         from html import escape
 
-        if isinstance(error, NoAnswer):
+        if isinstance(error, NoResponse):
             error = Unavailable(f"The job's program does not respond: {error}. Try again.")
         refused = public_error(error, "trainshed_v1", f"{call.method} {call.raw_path}")
         uid, name = self._page_of_host(call)
@@ -94,7 +103,7 @@ class PortSurface:
         if refused.code is StatusCode.UNAVAILABLE and call.method == "GET":
             # A notebook needs some seconds until it listens.
             headers.append((b"refresh", b"3"))
-        return sized(page.encode(), _HTML, refused.code.http, headers)
+        return sized_response(page.encode(), _HTML, refused.code.http, headers)
 
     async def _open(self, call: Request) -> Response:
         """Exchange a ticket for a cookie. Raises PermissionDenied."""

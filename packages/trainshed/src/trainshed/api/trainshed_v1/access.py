@@ -180,7 +180,7 @@ async def revoke_token(call: JsonCall) -> Nothing:
         signed_out_emails = {
             token.email for token in revoked if token.note != _COMMAND_LINE_NOTE
         } | unlisted
-        return remaining.with_signed_out(signed_out_emails, call.services.now())
+        return remaining.with_revocations(signed_out_emails, call.services.now())
 
     detail: dict[str, object] = {}
     await call.services.access.change(remove, "", target, detail)

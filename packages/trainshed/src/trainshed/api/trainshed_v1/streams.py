@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from trainshed.wire.trainshed_v1.record import Record, encoded
+from trainshed.wire.trainshed_v1.record import Record, encode
 
 KEEP_ALIVE_LINE: Final = b"\n"
 
 
 def line(value: Record) -> bytes:
     """Return one line of a stream."""
-    return encoded(value) + b"\n"
+    return encode(value) + b"\n"

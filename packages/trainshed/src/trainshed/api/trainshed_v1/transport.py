@@ -42,7 +42,7 @@ from trainshed.api.trainshed_v1 import (
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
-from trainshed.httpd.messages import Request, Response, Streamed
+from trainshed.httpd.messages import Request, Response, StreamedResponse
 from trainshed.httpd.routing import Router, Template
 from trainshed.store.audit import set_subject
 from trainshed.wire.json import encode_text
@@ -50,7 +50,7 @@ from trainshed.wire.trainshed_v1 import access as access_records
 from trainshed.wire.trainshed_v1.access import SecretValue
 from trainshed.wire.trainshed_v1.capacity import DrainRequest, ExplainRequest, QuotaLimit
 from trainshed.wire.trainshed_v1.jobs import JobsOf, ReplicaChoice, ViewRequest
-from trainshed.wire.trainshed_v1.record import Nothing, Record, plain
+from trainshed.wire.trainshed_v1.record import Nothing, Record, to_builtins
 from trainshed.wire.trainshed_v1.timeline import DrillOrder
 
 PREFIX: Final = "/trainshed/v1/"
@@ -176,8 +176,8 @@ class TrainshedSurface:
         if method.stream is not None:
             expiry = partial(wait_for_expiry, self._services, principal)
             parts = await method.stream(await _authorize(call, method.name))
-            return Streamed(parts, self._services.closing, NDJSON, expiry)
-        return json_response(encode_text(plain(await _answer(method, call))))
+            return StreamedResponse(parts, self._services.closing, NDJSON, expiry)
+        return json_response(encode_text(to_builtins(await _answer(method, call))))
 
 
 async def answer(

@@ -15,7 +15,7 @@ from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.moments import parse_moment
 from trainshed.cli.text.tables import pairs
 from trainshed.core.lifecycle.records import DrillKind
-from trainshed.wire.trainshed_v1.record import plain, read
+from trainshed.wire.trainshed_v1.record import read, to_builtins
 from trainshed.wire.trainshed_v1.timeline import Drill, ResumeFinding, ResumeReport
 
 _POLL_INTERVAL = 0.5
@@ -76,7 +76,7 @@ def command(
     if not wait:
         click.echo(f"To see the result: trainshed drill {target.job_id}", err=is_data)
         if is_data:
-            print_data(plain(ResumeFinding(drill=drill)))
+            print_data(to_builtins(ResumeFinding(drill=drill)))
         return
     try:
         finding = _watch(client, target, drill, is_data=is_data)
@@ -87,7 +87,7 @@ def command(
         )
         raise SystemExit(130) from None
     if is_data:
-        print_data(plain(finding))
+        print_data(to_builtins(finding))
     else:
         click.echo("\n".join(["", *_lines(finding)]))
     if finding.outcome == "started_over":

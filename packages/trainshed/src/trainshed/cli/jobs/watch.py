@@ -19,7 +19,7 @@ from trainshed.cli.text.moments import local_clock, parse_moment, since
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import SERVICE_TASK
 from trainshed.core.units import Nanos
-from trainshed.wire.trainshed_v1.record import plain
+from trainshed.wire.trainshed_v1.record import to_builtins
 from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 
 
@@ -50,7 +50,7 @@ def command(now: Callable[[], Nanos], endpoint: Endpoint, job: str, form: str) -
         for update in follow(client, submitted.uid, _again(submitted)):
             if isinstance(update, JobView):
                 over = update
-                print_data(plain(update), stream=True)
+                print_data(to_builtins(update), stream=True)
     if over.state is not JobState.SUCCEEDED:
         raise SystemExit(1)
 
@@ -170,7 +170,7 @@ def logs(endpoint: Endpoint, *, job: str, follows: bool, form: str, **options: A
                 click.echo("".join(texts.of(lines)), nl=False)
                 continue
             for line in lines:
-                print_data(plain(line), stream=True)
+                print_data(to_builtins(line), stream=True)
     except KeyboardInterrupt:
         # Print no message: to stop following is not an error, and the job continues.
         raise SystemExit(130) from None

@@ -22,13 +22,13 @@ class Record(Struct, frozen=True, kw_only=True, rename="camel"):
 _encoder = msgspec.json.Encoder()
 
 
-def plain(value: object) -> Any:
+def to_builtins(value: object) -> Any:
     """Return records as dictionaries and lists, as in JSON."""
     return msgspec.to_builtins(value)
 
 
-def encoded(value: Record) -> bytes:
-    """Return a record as JSON text. The text equals that of its `plain` form and takes a tenth of the
+def encode(value: Record) -> bytes:
+    """Return a record as JSON text. The text equals that of its `to_builtins` form and takes a tenth of the
     time."""
     return _encoder.encode(value)
 
