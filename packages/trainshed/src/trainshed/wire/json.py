@@ -1,10 +1,10 @@
 """Reads and writes the public messages as strict JSON.
 
 Other packages store messages as plain dictionaries (`from_public`, `to_public`). The reader rejects the same
-values as the public services, and reports all violations in the order of the text, with the services' texts
-(facts/limits#error-texts). It accepts every spelling of their clients (spec/clients#wire,
-spec/submit#refusals). Protobuf's `json_format` is used only for writing, because its reader stops at the
-first fault. This module checks only types, not the rules of a message.
+values as the public services. It reports all violations in the order of the text, with the services' error
+texts (facts/limits#error-texts). It accepts every spelling that clients of the public services use
+(spec/clients#wire, spec/submit#refusals). Protobuf's `json_format` is used only for writing, because its
+reader stops at the first error. This module checks only types, not the rules of a message.
 """
 
 import json
@@ -23,29 +23,33 @@ from trainshed.wire.plans import Field, Plan, Shape, Value
 from trainshed.wire.status import UnknownEnum, Violation, WireError
 
 MAX_DEPTH: Final = 100
-"""Maximum depth of nested objects and lists, as in `json_format` and the public services."""
+"""Maximum depth of nested objects and lists. `json_format` and the public services have the same limit."""
 
 MAX_VALUES: Final = 50_000
-"""Maximum number of strings, numbers, objects and lists in one request. They are counted before parsing, so
-that small requests cannot cause much work. `core.specs` limits the contents of a job."""
+"""Maximum number of strings, numbers, objects and lists in one request. They are counted before parsing, so a
+small request cannot cause much work. `core.specs` limits the contents of a job."""
 MAX_ENTRIES: Final = 10_000
 """Maximum number of entries of one list or map."""
 _MIN_COUNTED_BYTES: Final = 16 << 10
-"""Smaller requests are not counted."""
+"""Minimum size in bytes of a request whose values are counted."""
 _VALUE_START: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[,\[{]', re.DOTALL)
-"""A string, or a character before a value. Takes linear time: an unterminated string extends to the end."""
+"""Matches a string, or a character that precedes a value. Takes linear time, since an unterminated string
+extends to the end of the text."""
 _LEVELS_PER_VALUE: Final = 3
-"""Messages per level within a Value. `json_format` counts two. gRPC clients read at most MAX_DEPTH
-messages."""
-_MAX_EXCERPT: Final = 200  # characters of an invalid value in an error
+"""Number of nested messages per level within a google.protobuf.Value. `json_format` counts two of them. gRPC
+clients read at most MAX_DEPTH nested messages."""
+_MAX_EXCERPT: Final = 200  # length of the excerpt of an invalid value in an error
 _PAYLOAD_PREFIX: Final = "Invalid JSON payload received. "
 _MAX_EXACT: Final = 1e15
-"""Floats without a fraction below this value are exact integers."""
+"""Floats without a fraction below this limit are exact integers."""
 
 
 def decode_text(data: bytes | bytearray) -> Any:
-    """Decode JSON text. Blank text is an empty object. Raises WireError for invalid JSON, such as NaN or half
-    a surrogate pair, and for more than MAX_VALUES values."""
+    """Decode JSON text. Blank text counts as an empty object.
+
+    Raises WireError for more than MAX_VALUES values and for invalid JSON, such as NaN or half of a surrogate
+    pair.
+    """
     check_count(data)
     if not data or data.isspace():
         return {}
@@ -57,10 +61,10 @@ def decode_text(data: bytes | bytearray) -> Any:
 
 
 def check_count(data: bytes | bytearray) -> None:
-    """Raise WireError for JSON with too many values. Takes milliseconds."""
+    """Raise WireError if JSON text has more than MAX_VALUES values. Takes a few milliseconds."""
     if len(data) <= _MIN_COUNTED_BYTES:
         return
-    # This count includes commas and brackets in strings. It is sufficient for most requests.
+    # This quick count includes commas and brackets within strings. For most requests it is below the limit.
     if data.count(b",") + data.count(b"[") + data.count(b"{") < MAX_VALUES:
         return
     values = texts = 0
@@ -85,13 +89,17 @@ def compact_text(value: Any) -> str:
 
 _encode_sorted: Final = msgspec.json.Encoder(order="deterministic").encode
 _encode: Final = msgspec.json.Encoder().encode
-"""Five times faster than Python's own encoder."""
+"""Encodes JSON five times as fast as Python's own encoder."""
 
 
 def to_public(message: Message, *, enums_as_ints: bool = False) -> dict[str, Any]:
-    """Return the message in the public form: camelCase, enum names or numbers (`$alt=json;enum-encoding=int`,
-    spec/clients#numbers), int64 as strings. A well-known type has its own form, such as a string."""
-    # Imported with the first message, like protobuf.
+    """Return the message in the public JSON form.
+
+    Names are in camelCase, and int64 values are strings. `enums_as_ints`: enums are numbers instead of names
+    (`$alt=json;enum-encoding=int`, spec/clients#numbers). A well-known type has its own form, such as a
+    string.
+    """
+    # Imported for the first message, like all of protobuf.
     from google.protobuf import json_format
 
     return _restore_integers(
@@ -102,7 +110,7 @@ def to_public(message: Message, *, enums_as_ints: bool = False) -> dict[str, Any
 
 
 def _restore_integers(value: Any) -> Any:
-    """Return JSON with integers in place of floats without a fraction. Protobuf returns all numbers of a
+    """Return JSON with integers in place of floats without a fraction. Protobuf returns all numbers in a
     Struct as floats."""
     if isinstance(value, dict):
         return {key: _restore_integers(part) for key, part in cast("dict[str, Any]", value).items()}
@@ -114,17 +122,19 @@ def _restore_integers(value: Any) -> Any:
 
 
 def render(public: Mapping[str, Any]) -> bytes:
-    """Return a message in the form of `to_public` as UTF-8 JSON. Keys are sorted, so that equal messages have
-    equal bytes: protobuf does not order maps."""
+    """Return a message in the form of `to_public` as UTF-8 JSON. Keys are sorted, because protobuf does not
+    order maps. Therefore equal messages have equal bytes."""
     return _encode_sorted(public)
 
 
 def from_public(
     full_name: str, value: Mapping[str, Any], *, keep_output_only: bool = True
 ) -> Message:
-    """Read a message (`google.cloud.aiplatform.v1.CustomJob`) in the form of `to_public` or of a client.
-    Raises WireError with every violation. Without `keep_output_only`, output-only fields are ignored without
-    a check."""
+    """Read a message from its public JSON form, as returned by `to_public` or sent by a client.
+
+    `full_name`: for example `google.cloud.aiplatform.v1.CustomJob`. Without `keep_output_only`, output-only
+    fields are ignored and not checked. Raises WireError with all violations.
+    """
     message = pool.message_class(full_name)()
     walk = Walk(keep_output_only=keep_output_only)
     walk.message(plans.plan_for(message), value, message, "")
@@ -134,8 +144,11 @@ def from_public(
 
 
 def check_received(message: Message) -> None:
-    """Check a message in binary form like the same request in JSON, and clear its output-only fields. Raises
-    WireError for more than MAX_VALUES values, and for unknown enum numbers, which are also cleared."""
+    """Check a message that arrived in binary form like the same request in JSON, and clear its output-only
+    fields.
+
+    Raises WireError for more than MAX_VALUES values, and for unknown enum numbers, which it also clears.
+    """
     walk = Walk(keep_output_only=True)
     walk.check_binary(plans.plan_for(message), message, "")
     if walk.violations:
@@ -143,7 +156,7 @@ def check_received(message: Message) -> None:
 
 
 def _entry_count_error(path: str, count: int) -> str:
-    """Return the error text for a list or map with this number of entries; "" if it is not too large."""
+    """Return the error text for a list or map with this number of entries, or "" if the number is allowed."""
     if count <= MAX_ENTRIES:
         return ""
     return f"Invalid value at '{path}', {count} entries are given; at most {MAX_ENTRIES} are read."
@@ -155,10 +168,10 @@ def _too_many_values() -> WireError:
 
 
 class Walk:
-    """One pass over one body. It appends to `violations` and `unknown_enums`.
+    """Reads or checks one request body. The errors are appended to `violations` and `unknown_enums`.
 
-    `keep_output_only`: False = ignore output-only fields. `number_to_text` converts numbers in string fields;
-    None = they are rejected.
+    `keep_output_only`: False = ignore output-only fields. `number_to_text`: converts numbers in string
+    fields; None = such numbers are rejected.
     """
 
     def __init__(
@@ -169,13 +182,14 @@ class Walk:
         self._keep_output_only = keep_output_only
         self._number_to_text = number_to_text
         self._depth = 0
-        # The messages around the current one, from the body down, each with its path.
+        # The messages that contain the current one, and the current one itself, each with its path. The first
+        # is the body.
         self._parents: list[tuple[Plan, str]] = []
-        # The number of values in a message in binary form.
+        # The number of values that were counted in a message in binary form.
         self._value_count = 0
 
     def message(self, plan: Plan, raw: Any, message: Message, path: str) -> None:
-        """Read `raw` into `message`. `path`: its position in the request; "" = the body."""
+        """Read the JSON value `raw` into `message`. `path`: the position in the request; "" = the body."""
         if self._depth >= MAX_DEPTH:
             self._reject(path, f"{_PAYLOAD_PREFIX}Message too deep. Max recursion depth reached.")
             return
@@ -193,10 +207,10 @@ class Walk:
         self._depth -= 1
 
     def check_binary(self, plan: Plan, message: Message, path: str) -> None:
-        """Check a message in binary form in one pass, since it may have thousands of parts.
+        """Check a message in binary form in one pass, since it may contain thousands of messages.
 
-        Clears output-only fields and unknown enum numbers. Reports such numbers, and times and numbers
-        without a JSON form. Counts the values. Raises WireError if there are too many.
+        Clears output-only fields and unknown enum numbers, and counts the values. Reports unknown enum
+        numbers, and times and numbers without a JSON form. Raises WireError if there are too many values.
         """
         if plan.full_name in _TIME_ERRORS:
             try:
@@ -263,7 +277,8 @@ class Walk:
                 self._field(field, value, message, key, prefix)
 
     def _misplacement_hint(self, key: str, plan: Plan, path: str) -> str:
-        """Return a hint if the key is a field of a message above or directly below this one; else ""."""
+        """Return a hint if the key is a field of a message that contains this one, or that this one contains;
+        otherwise return ""."""
         for levels, (parent, place) in enumerate(reversed(self._parents[:-1]), 1):
             if place and key in parent.by_key:
                 return f" It is a field of '{place}', {levels} level{'s' * (levels > 1)} up."
@@ -345,8 +360,8 @@ class Walk:
             self._element(value, element, partial(add, key), where)
 
     def _element(self, value: Value, raw: Any, add: Callable[..., Any], where: str) -> None:
-        """Read an element of a list or map. `add`: for messages, returns the message to fill; otherwise
-        accepts the value."""
+        """Read an element of a list or map. `add`: adds the element. For a message, `add` returns the empty
+        message to fill. Otherwise its argument is the value."""
         if raw is None and not value.is_nullable:
             self._reject_value(where, value.label, raw)
         elif value.read is None:
@@ -358,34 +373,35 @@ class Walk:
                 self._reject_value(where, value.label, raw, str(error))
 
     def _convert(self, value: Value, raw: Any) -> Any:
-        """Return a value in the type of its field."""
+        """Return a number as text if the field is a string and `number_to_text` is set. Return all other
+        values unchanged."""
         if self._number_to_text is None or value.read is not plans.read_text:
             return raw
         is_number = isinstance(raw, int | float) and not isinstance(raw, bool)
         return self._number_to_text(raw) if is_number else raw
 
     def _well_known(self, plan: Plan, raw: Any, message: Any, path: str) -> None:
-        """Read a well-known type, whose JSON is not an object of its fields."""
+        """Read a well-known type, whose JSON form is not an object with its fields."""
         from google.protobuf import json_format
 
         try:
             if plan.full_name == plans.FIELD_MASK:
                 message.paths.extend(plans.read_mask(raw))
                 return
-            # Stored values may have come in binary form, which allows deeper lists.
+            # Stored values may have arrived in binary form, which allows deeper lists.
             remaining = MAX_DEPTH - self._depth
             depth = MAX_DEPTH if self._keep_output_only else remaining * 2 // _LEVELS_PER_VALUE
             json_format.ParseDict(
                 raw, message, descriptor_pool=pool.TYPES, max_recursion_depth=depth
             )
-        except Exception as error:  # Any failure is caused by the client's value.
+        except Exception as error:  # Only the client's value can cause an exception here.
             text = (
                 str(error) if plan.full_name not in _TIME_ERRORS else _TIME_ERRORS[plan.full_name]
             )
             self._reject_value(path, f"type.googleapis.com/{plan.full_name}", raw, text)
 
     def _has_too_many(self, entries: Sized, path: str) -> bool:
-        """Whether a list or map is rejected without reading it, since it has too many entries."""
+        """Whether a list or map has too many entries. If so, it is rejected and must not be read."""
         if fault := _entry_count_error(path, len(entries)):
             self._reject(path, fault)
         return bool(fault)
@@ -403,8 +419,11 @@ class Walk:
         )
 
     def _reject_value(self, path: str, label: str, raw: Any, reason: str = "") -> None:
-        """Reject a value. `reason`: follows the value in the public text if it starts with a semicolon;
-        otherwise replaces it."""
+        """Reject a value.
+
+        `reason`: if it starts with a semicolon, it follows the value in the public error text. Otherwise it
+        replaces the value.
+        """
         try:
             tail = json.dumps(raw, default=str)
         except RecursionError:
@@ -426,7 +445,7 @@ _LIST_TYPES: Final = frozenset({plans.VALUE, plans.LIST_VALUE})
 
 
 def _elements(shape: Shape, name: str, content: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a field, one or many, each with its path."""
+    """Yield the values in a field, each with its path."""
     if shape is Shape.ONE:
         yield name, content
     elif shape is Shape.LIST:
@@ -442,7 +461,7 @@ _SHELL_SYNTAX: Final = re.compile(r"[|&;<>]|\$\(")
 
 
 def _guess_list(text: str, field: str) -> list[str]:
-    """Return the probable list for a string in place of a repeated field."""
+    """Return the list that a client probably meant by a string in place of a repeated field."""
     if field not in _COMMAND_FIELDS:
         return [text]
     if field.endswith("command") and _SHELL_SYNTAX.search(text):
@@ -454,8 +473,8 @@ def _guess_list(text: str, field: str) -> list[str]:
 
 
 def _spelling_hint(label: str, raw: Any, path: str) -> str:
-    """Return a hint on the correct spelling of a value of another type, to follow the public text; "" if
-    unknown. `path`: the position of the value."""
+    """Return a hint on the spelling of a value with the wrong type, or "" if no hint is available. `path`:
+    the position of the value. The hint follows the public error text."""
     is_short = isinstance(raw, str | int | float) and len(str(raw)) <= _MAX_EXCERPT
     match label, raw:
         case "TYPE_STRING", bool() | int() | float() if is_short:

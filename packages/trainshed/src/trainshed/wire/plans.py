@@ -1,9 +1,9 @@
-"""Compiles the descriptor of each message type into a table for reading its JSON.
+"""Compiles the descriptor of each message type into a plan: a table for reading the type's JSON.
 
 A plan is created at its first use, is immutable, and is shared by all threads. A reader converts a decoded
-JSON value to the Python value of a field. It raises `UnreadableValue`, whose text (possibly empty) becomes
-the end of the public error text. Readers accept proto3 JSON and the deviations of the public clients
-(spec/clients#wire).
+JSON value to the Python value of a field. It raises `UnreadableValue` for a wrong value. The text of the
+exception, which may be empty, becomes the end of the public error text. Readers accept proto3 JSON and the
+deviations of the public clients (spec/clients#wire).
 """
 
 import base64
@@ -27,12 +27,12 @@ _INTEGRAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?", re.ASCII
 _NUMERIC = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _BASE64_URLSAFE = str.maketrans("-_", "+/")
 _FLOAT_MAX: Final = 3.4028235e38
-"""The largest float as printed by protobuf, which is rounded up."""
+"""The largest float as protobuf prints it, which is rounded up."""
 _SPECIAL_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class UnreadableValue(ValueError):
-    """The JSON value has the wrong type for the field."""
+    """A JSON value is not valid for the type of its field."""
 
 
 def read_text(value: Any) -> str:
@@ -42,14 +42,14 @@ def read_text(value: Any) -> str:
 
 
 def read_bool(value: Any) -> bool:
-    """Read `true` or `false` without quotes."""
+    """Return a JSON `true` or `false`. Strings are rejected."""
     if value is True or value is False:
         return value
     raise UnreadableValue
 
 
 def read_bytes(value: Any) -> bytes:
-    """Read base64, standard or URL-safe, with or without padding."""
+    """Decode base64 in the standard or URL-safe alphabet, with or without padding."""
     if not isinstance(value, str):
         raise UnreadableValue
     text = value.translate(_BASE64_URLSAFE).rstrip("=")
@@ -60,8 +60,8 @@ def read_bytes(value: Any) -> bytes:
 
 
 def integer_reader(low: int, high: int) -> Reader:
-    """Return a reader of integers in a range: numbers, decimal strings, and floats without a fraction
-    (`100.0`)."""
+    """Return a reader of integers in a range. It accepts integers, decimal strings, and floats without a
+    fraction (`100.0`)."""
 
     def read(value: Any) -> int:
         if type(value) is int:
@@ -82,9 +82,9 @@ def integer_reader(low: int, high: int) -> Reader:
 
 
 def _integer_text(text: str) -> int:
-    """Convert plain digits exactly. Text with a fraction of zeros or an exponent is converted through
-    float."""
-    # 40 characters are sufficient for every 64-bit integer.
+    """Convert a decimal string to an integer. Plain digits are converted exactly. Text with a fraction of
+    zeros or an exponent is converted through float."""
+    # Every 64-bit integer fits into 40 characters.
     match = _INTEGRAL.fullmatch(text) if len(text) <= 40 else None
     if match is None:
         raise UnreadableValue
@@ -97,7 +97,7 @@ def _integer_text(text: str) -> int:
 
 
 def read_double(value: Any) -> float:
-    """Read numbers, numeric strings, and the names `NaN`, `Infinity`, `-Infinity`."""
+    """Read a number, a numeric string, or one of `NaN`, `Infinity` and `-Infinity`."""
     if isinstance(value, str):
         if value in _SPECIAL_FLOATS:
             return _SPECIAL_FLOATS[value]
@@ -115,7 +115,7 @@ def read_double(value: Any) -> float:
 
 
 def read_float(value: Any) -> float:
-    """Read a number like `read_double`, within the range of 32 bits."""
+    """Read a number as `read_double` does, within the range of 32-bit floats."""
     number = read_double(value)
     if math.isfinite(number) and abs(number) > _FLOAT_MAX:
         raise UnreadableValue
@@ -123,8 +123,11 @@ def read_float(value: Any) -> float:
 
 
 def enum_reader(numbers: dict[str, int]) -> Reader:
-    """Return a reader of enum names or numbers. Names may be in lower case and with hyphens, as in the hosted
-    services. Numbers must be known, and may be strings or floats such as `1.0` (the SDK sends numbers)."""
+    """Return a reader of enum values. It accepts names and known numbers.
+
+    Names may be in lower case and contain hyphens, as on the public services. Numbers may be strings, or
+    floats such as `1.0`, which the SDK sends.
+    """
     known = frozenset(numbers.values())
     read_number = integer_reader(-(2**31), 2**31 - 1)
 
@@ -145,13 +148,13 @@ def enum_reader(numbers: dict[str, int]) -> Reader:
 
 
 def enum_choices(value: Any, names: Iterable[str]) -> str:
-    """Return the end of an error text about an unknown `value`: the most similar name, and all names."""
-    import difflib  # Imported late, since an idle service does not need it (docs/adr/0083).
+    """Return the end of an error text about an unknown enum `value`: the most similar name, and all names."""
+    import difflib  # Imported here, since an idle service does not need it (docs/adr/0083).
 
     chosen = [name for name in names if not name.endswith("_UNSPECIFIED")]
     meant = value if isinstance(value, str) else ""
     words = set(meant.split("_"))
-    # By similarity of letters, NVIDIA_H100 would match NVIDIA_B200 better than NVIDIA_H100_80GB.
+    # Compared by letters only, NVIDIA_H100 would be closer to NVIDIA_B200 than to NVIDIA_H100_80GB.
     near = [name for name in chosen if words <= set(name.split("_"))]
     near = near or difflib.get_close_matches(meant, chosen, n=1)
     question = f"did you mean {near[0]}? The" if near else "the"
@@ -159,7 +162,8 @@ def enum_choices(value: Any, names: Iterable[str]) -> str:
 
 
 def read_mask(value: Any) -> list[str]:
-    """Read `"labels,jobSpec.network"`, in camel or snake case, as a list of proto paths."""
+    """Read a field mask such as `"labels,jobSpec.network"`, in camelCase or snake_case, as a list of proto
+    paths."""
     if not isinstance(value, str):
         raise UnreadableValue
     paths = [path.strip() for path in value.split(",")] if value.strip() else []
@@ -174,7 +178,7 @@ _FIELD_BEHAVIOR: Final = 1052
 
 
 class Shape(Enum):
-    """The number of values in a field: one, a list or a map."""
+    """Whether a field contains one value, a list or a map."""
 
     ONE = auto()
     LIST = auto()
@@ -214,19 +218,19 @@ _SCALARS: Final[Mapping[int, tuple[str, Reader]]] = {
     17: ("TYPE_SINT32", _INT32),
     18: ("TYPE_SINT64", _INT64),
 }
-"""Public label and reader by FieldDescriptor.TYPE_*."""
+"""The public label and the reader of each FieldDescriptor.TYPE_*."""
 
 
 class Value(Struct, frozen=True):
-    """The type of one value: a field, an element of a list, or a value of a map."""
+    """The type of a value: of a field, a list's element, or a map's value."""
 
-    #: The name of the type in public errors.
+    #: Name of the type in public error texts.
     label: str
-    #: Converts a JSON value to the field's value; None = the value is a message.
+    #: Converts a JSON value to a Python value. None = the value is a message.
     read: Reader | None = None
-    #: The names of an enum's numbers; None = the value is no enum.
+    #: The name of each number of an enum. None = the type is not an enum.
     enum_names: dict[int, str] | None = None
-    #: The descriptor of a message; None = the value is no message.
+    #: The descriptor of a message type. None = the type is not a message.
     message: Any = None
 
     @classmethod
@@ -245,7 +249,7 @@ class Value(Struct, frozen=True):
 
     @property
     def plan(self) -> "Plan":
-        """The plan of a message value. Compiled late, because types may contain themselves."""
+        """The plan of a message type. It is compiled at its first use, because a type may contain itself."""
         return plan_of(self.message)
 
     @property
@@ -254,7 +258,7 @@ class Value(Struct, frozen=True):
 
     @property
     def is_nullable(self) -> bool:
-        """Whether null is a valid value, which is true only for google.protobuf.Value."""
+        """Whether null is a valid value. This is true only for google.protobuf.Value."""
         return self.message is not None and self.message.full_name == VALUE
 
 
@@ -265,15 +269,15 @@ class Field(Struct, frozen=True):
     json_name: str
     value: Value
     shape: Shape
-    #: The type of a map's keys; None = the field is no map.
+    #: The type of a map's keys. None = the field is not a map.
     key: Value | None
     output_only: bool
-    #: The oneof of this field, if it has other members; None = no oneof.
+    #: Name of the oneof that contains this field and others. None = no such oneof.
     oneof: str | None
 
     @classmethod
     def of(cls, field: "FieldDescriptor") -> "Field":
-        # This field identifies a project in its update.
+        # This field is marked as output-only, but it identifies the project in an update.
         is_name = field.full_name == "google.cloud.resourcemanager.v3.Project.name"
         oneof = field.containing_oneof
         entry = field.message_type
@@ -291,20 +295,20 @@ class Field(Struct, frozen=True):
 
     @property
     def accepts_null(self) -> bool:
-        """Whether null is a value. In all other fields null is the same as an absent field."""
+        """Whether null is a value. For all other fields, null is the same as an absent field."""
         is_null = self.value.label.endswith(".NullValue")
         return self.shape is Shape.ONE and (self.value.is_nullable or is_null)
 
 
 class Plan(Struct, frozen=True):
-    """A message type with its fields, by every accepted JSON key and by number."""
+    """A message type with its fields, by each accepted JSON key and by number."""
 
     full_name: str
     by_key: Mapping[str, Field]
     by_number: Mapping[int, Field]
-    #: Whether it is a well-known type, whose JSON is not an object of its fields.
+    #: Whether the type is a well-known type, whose JSON form is not an object with its fields.
     is_special: bool
-    #: Whether it is a wrapper message around one scalar.
+    #: Whether the type is a wrapper around one scalar.
     is_wrapper: bool
 
 
@@ -321,7 +325,7 @@ def plan_of(message: "Descriptor") -> Plan:
 
 def plan_for(message: Message) -> Plan:
     """Return the plan of a message."""
-    # The type stubs declare two classes for one object of this protobuf implementation.
+    # The type stubs declare two classes for what is one descriptor class in this protobuf implementation.
     return plan_of(cast("Descriptor", message.DESCRIPTOR))
 
 
@@ -330,8 +334,8 @@ def _behaviours(field: "FieldDescriptor") -> frozenset[int]:
     from google.protobuf.empty_pb2 import Empty
     from google.protobuf.unknown_fields import UnknownFieldSet
 
-    # Parsed as an empty message, so that the result does not depend on extensions that this process has
-    # loaded.
+    # Parse the options as an empty message. Otherwise the result would depend on the extensions that this
+    # process has loaded.
     options = Empty.FromString(field.GetOptions().SerializeToString())
     return frozenset(
         number
@@ -339,5 +343,5 @@ def _behaviours(field: "FieldDescriptor") -> frozenset[int]:
         if option.field_number == _FIELD_BEHAVIOR
         for number in (
             option.data if isinstance(option.data, bytes) else (option.data,)
-        )  # packed, or one
+        )  # a packed list, or a single number
     )

@@ -1,9 +1,10 @@
-"""Provides the message classes from one private descriptor pool. Each API is loaded into it at its first use.
+"""Provides the message classes from a private descriptor pool. Each API is loaded into the pool at its first
+use.
 
-This module owns the pool and the data files (created by `tools/build_descriptors.py`). It must not use
-protobuf's default pool, in which the clients' SDK registers the same file names
-(spec/invariants#private-pool). Protobuf itself is imported with the first message, since its import takes
-about 60 ms.
+This module owns the pool and the data files, which `tools/build_descriptors.py` creates. It must not use
+protobuf's default pool, because the clients' SDK registers the same file names there
+(spec/invariants#private-pool). Protobuf is imported for the first message, since its import takes about 60
+ms.
 """
 
 import gzip
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from google.protobuf import descriptor, descriptor_pool
 
 Api = Literal["aiplatform_v1", "ml_v1", "logging_v2", "resourcemanager_v3"]
-"""The APIs with a descriptor set in this package. Shared messages (operations, statuses, policies) are in
-each set."""
+"""The APIs with a descriptor set in this package. Each set also contains the shared messages (operations,
+statuses, policies)."""
 
 APIS: Final[tuple[Api, ...]] = ("aiplatform_v1", "ml_v1", "logging_v2", "resourcemanager_v3")
 
@@ -41,8 +42,8 @@ _lock = threading.RLock()
 def message_class(full_name: str) -> type[Message]:
     """Return the class of a public message, such as `google.cloud.aiplatform.v1.CustomJob`.
 
-    Loads the API's descriptor set if necessary. May be called from any thread. Raises KeyError, with advice,
-    for an unknown name.
+    Loads the API's descriptor set if necessary. May be called from any thread. Raises KeyError for an unknown
+    name; its message contains advice.
     """
     from google.protobuf import message_factory
 
@@ -50,13 +51,13 @@ def message_class(full_name: str) -> type[Message]:
 
 
 def message(full_name: str, **fields: Any) -> Any:
-    """Return a public message with these fields. An enum value may be given by name. Raises KeyError like
-    `message_class`."""
+    """Return a public message with these fields. Enum values may be names. Raises KeyError as `message_class`
+    does."""
     return message_class(full_name)(**fields)
 
 
 def message_descriptor(full_name: str) -> "descriptor.Descriptor":
-    """Return the descriptor of a public message. Raises KeyError like `message_class`."""
+    """Return the descriptor of a public message. Raises KeyError as `message_class` does."""
     home = (api for prefix, api in _PREFIXES.items() if full_name.startswith(prefix))
     load(next(home, "aiplatform_v1"))
     try:
@@ -70,17 +71,17 @@ def message_descriptor(full_name: str) -> "descriptor.Descriptor":
 
 @cache
 def load(api: Api) -> None:
-    """Add an API's files to the pool, once. Blocks while another thread does the same."""
+    """Add an API's files to the pool, if they are not in it yet. Blocks while another thread adds them."""
     with _lock:
         from google.protobuf import descriptor_pb2
 
         for file in descriptor_pb2.FileDescriptorSet.FromString(read_data(f"{api}.binpb.gz")).file:
-            # The pool accepts a file again if its bytes are the same.
+            # The pool accepts a file that it already contains if the bytes are the same.
             pool().AddSerializedFile(file.SerializeToString(deterministic=True))
 
 
 def pool() -> "descriptor_pool.DescriptorPool":
-    """Return the private pool of this process, for protobuf functions that require a pool."""
+    """Return the private pool of this process, for protobuf functions that require a pool argument."""
     with _lock:
         return _pool()
 
@@ -93,15 +94,15 @@ def _pool() -> "descriptor_pool.DescriptorPool":
 
 
 class _Types:
-    """The message types that an Any may contain, in the form that `json_format` requires. Names of `v1beta1`
-    map to the `v1` messages, since the pool contains only these."""
+    """The message types that an Any may contain, with the interface that `json_format` requires. Names of
+    `v1beta1` refer to `v1` messages, since the pool contains only these."""
 
     def FindMessageTypeByName(self, name: str) -> "descriptor.Descriptor":  # noqa: N802 protobuf's name
         return message_descriptor(name.replace(".v1beta1.", ".v1."))
 
 
 TYPES: Final[Any] = _Types()
-"""Used in place of a descriptor pool."""
+"""Argument for protobuf functions that require a descriptor pool."""
 
 
 def discovery_document(api: str, root_url: str) -> bytes:
@@ -117,6 +118,6 @@ def discovery_document(api: str, root_url: str) -> bytes:
 
 
 def read_data(name: str) -> bytes:
-    """Return the decompressed content of a data file."""
-    # Read by path, because `importlib.resources` would import the zip library.
+    """Return the decompressed contents of a data file."""
+    # Opened by path, because `importlib.resources` would import the zip library.
     return gzip.decompress((_DATA / name).read_bytes())

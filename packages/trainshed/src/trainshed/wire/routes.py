@@ -1,11 +1,11 @@
 """Finds the RPC of a REST request, and builds its message from path, query and body.
 
-It implements google.api.http transcoding with the RPCs of the descriptor sets (a list created by
-`tools/http_rules.py`). It does not read the sets themselves, which would delay the service's start. It is
-independent of handlers and servers. gRPC requests already contain the message (`json.check_received`).
+The module implements google.api.http transcoding. It reads the RPCs from a list, which `tools/http_rules.py`
+creates from the descriptor sets. Reading the sets themselves would delay the service's start. The module does
+not depend on handlers or servers. gRPC requests already contain the message (`json.check_received`).
 
-It also has a list of all methods of the public APIs, served or not (created by `tools/known_methods.py`). The
-list is loaded with the first request that no method serves.
+A second list, which `tools/known_methods.py` creates, contains all methods of the public APIs, including
+those that this service does not serve. It is loaded for the first request without a served method.
 """
 
 import json
@@ -31,9 +31,9 @@ _ADDED_PATHS: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = tomllib
 MIXIN_SERVICES: Final = frozenset(
     rpc.rpartition(".")[0] for rpc, *_ in _ADDED_PATHS["aiplatform_v1"]
 )
-"""Services whose annotations contain paths that do not exist on this service. REST clients of Vertex try
-their paths below /ui/ before /v1/."""
-# Parameters of the protocol, not of a method. A `$` prefix makes no difference.
+"""Services whose annotations contain paths that this service does not serve. REST clients of Vertex try their
+paths below /ui/ before those below /v1/."""
+# Parameters of the protocol, not of a method. They may start with `$`.
 _SYSTEM_PARAMETERS: Final = frozenset(
     {
         "access_token",
@@ -49,22 +49,22 @@ _SYSTEM_PARAMETERS: Final = frozenset(
         "upload_protocol",
         "uploadType",
         "userProject",
-        # Selects one of two public error forms. This service has only one.
+        # Selects one of two public error forms. This service supports only one form.
         ".xgafv",
     }
 )
 
 
 class Rpc(Struct, frozen=True, array_like=True):
-    """A method of a public service. Names are full names without a leading dot."""
+    """A method of a public service. All names are full names without a leading dot."""
 
     service: str
     method: str
     request: str
     response: str
-    #: (HTTP method, path template, body field) for each REST binding.
+    #: (HTTP method, path template, body field) of each REST binding.
     bindings: tuple[tuple[str, str, str], ...]
-    #: Whether it returns a stream of responses.
+    #: Whether the method returns a stream of responses.
     streams: bool = False
 
     @property
@@ -73,7 +73,7 @@ class Rpc(Struct, frozen=True, array_like=True):
 
     @property
     def path(self) -> str:
-        """The path in gRPC, `/package.Service/Method`."""
+        """The gRPC path, `/package.Service/Method`."""
         return f"/{self.service}/{self.method}"
 
 
@@ -84,9 +84,9 @@ class Route(Struct, frozen=True):
     rpc: Rpc
     #: The HTTP method.
     verb: str
-    #: The path template of the annotation.
+    #: The path template in the annotation.
     template: Template
-    #: "" = no body, "*" = the whole request, otherwise the name of the request field in the body.
+    #: Name of the request field in the body; "*" = the body is the whole request, "" = no body.
     body: str
 
 
@@ -98,13 +98,13 @@ def _rpcs() -> Mapping[pool.Api, tuple[Rpc, ...]]:
 
 
 def rpcs(api: pool.Api) -> Mapping[str, Rpc]:
-    """Return every RPC of an API by its gRPC path."""
+    """Return all RPCs of an API by gRPC path."""
     return {rpc.path: rpc for rpc in _rpcs()[api]}
 
 
 @cache
 def routes(api: pool.Api) -> tuple[Route, ...]:
-    """Return every REST route of an API, in the order of its services and annotations."""
+    """Return all REST routes of an API, in the order of its services and annotations."""
     by_name = {rpc.full_name: rpc for rpc in _rpcs()[api]}
     bindings = [
         (rpc, *binding)
@@ -120,23 +120,23 @@ def routes(api: pool.Api) -> tuple[Route, ...]:
 
 @cache
 def _router() -> Router[Route]:
-    """Return the router of all APIs. For a shared path, the first API in `pool.APIS` has priority."""
+    """Return the router of all APIs. If APIs share a path, the first API in `pool.APIS` has priority."""
     return Router((route.verb, route.template, route) for api in pool.APIS for route in routes(api))
 
 
 def match(verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
-    """Return the route of a request line with its path variables, like `Router.match`."""
+    """Return the route of a request line and its path variables, or None if no route matches."""
     return _router().match(verb, path)
 
 
 def bind(
     route: Route, variables: Mapping[str, str], query: Iterable[tuple[str, str]], body: bytes
 ) -> Message:
-    """Build the route's request message. Raises WireError with every violation of body and query.
+    """Build the route's request message.
 
-    `variables` is the result of `match`, `query` contains the decoded pairs in order. Output-only fields of
+    `variables`: the path variables from `match`. `query`: the decoded pairs in order. Output-only fields of
     the body are ignored. Path variables override the same fields in the body. If the route has no body, the
-    body is ignored.
+    body is ignored. Raises WireError with all violations of body and query.
     """
     message = pool.message_class(route.rpc.request)()
     plan = plans.plan_for(message)
@@ -160,7 +160,7 @@ def bind(
 
 def has_numeric_enums(query: Iterable[tuple[str, str]]) -> bool:
     """Whether the client requests enums as numbers (`$alt=json;enum-encoding=int`). All other system
-    parameters are ignored: an answer is always complete and compact."""
+    parameters are ignored: a response is always complete and compact."""
     alts = [text for key, text in query if key.removeprefix("$") == "alt"]
     return bool(alts) and "enum-encoding=int" in alts[-1]
 
@@ -168,8 +168,8 @@ def has_numeric_enums(query: Iterable[tuple[str, str]]) -> bool:
 def _tree(
     plan: Plan, query: list[tuple[str, str]], body: str, violations: list[Violation]
 ) -> dict[str, Any]:
-    """Return the JSON object for dotted query parameters. Parameters for fields of the body are
-    violations."""
+    """Return the JSON object that dotted query parameters form. Parameters for fields of the body are added
+    to `violations`."""
     root: dict[str, Any] = {}
     for key, text in query:
         node, parent = root, plan
@@ -196,7 +196,9 @@ def _tree(
                 parent = field.value.plan
             else:
                 value: str | bool = text
-                if _is_bool(field):  # A query has no types. The walk converts other texts.
+                if _is_bool(
+                    field
+                ):  # A query has no types. The walk converts the texts of other types.
                     value = {"true": True, "false": False}.get(text.lower(), text)
                 if field.shape is Shape.LIST:
                     node.setdefault(field.name, []).append(value)
@@ -226,17 +228,17 @@ def _set_variable(message: Message, name: str, text: str) -> None:
 
 
 class KnownMethod(Struct, frozen=True):
-    """A method of a public API, served here or not."""
+    """A method of a public API, whether this service serves it or not."""
 
-    #: Full name of the RPC, or the ID in the discovery document.
+    #: Full name of the RPC, or the method's ID in the discovery document.
     name: str
-    #: Path template of the method. For a gRPC-only method, a path of another method of its service; "" =
-    #: none.
+    #: Path template of the method. For a method with gRPC only, a path of another method of its service; ""
+    #: if its service has no paths.
     path: str
 
 
 def find_by_request(verb: str, path: str) -> KnownMethod | None:
-    """Return the public method at this HTTP method and encoded path (without query), or None."""
+    """Return the public method with this HTTP method and encoded path (without query), or None."""
     matched = _methods().router.match(verb, path)
     if matched is None:
         return None
@@ -244,7 +246,7 @@ def find_by_request(verb: str, path: str) -> KnownMethod | None:
 
 
 def find_by_name(name: str) -> KnownMethod | None:
-    """Return the method with a full RPC name such as
+    """Return the method with this full RPC name, such as
     `google.cloud.aiplatform.v1.DatasetService.CreateDataset`, or None."""
     methods = _methods()
     path = methods.paths.get(name)

@@ -1,7 +1,7 @@
-"""Defines google.rpc status codes and the error body of the REST surfaces.
+"""Defines the google.rpc status codes, and the error body of the REST surfaces.
 
-This module owns the code table and the JSON form. Callers select the code. Sources: facts/limits#error-texts,
-google.rpc.Code.
+This module owns the table of codes and the JSON form. Callers choose the code. Sources:
+facts/limits#error-texts, google.rpc.Code.
 """
 
 import json
@@ -16,7 +16,7 @@ from trainshed.wire import pool
 
 
 class StatusCode(Enum):
-    """google.rpc.Code with the number on the wire and the HTTP status of each code."""
+    """google.rpc.Code: each code with its number and HTTP status."""
 
     OK = (0, 200)
     CANCELLED = (1, 499)
@@ -30,7 +30,7 @@ class StatusCode(Enum):
     FAILED_PRECONDITION = (9, 400)
     ABORTED = (10, 409)
     OUT_OF_RANGE = (11, 400)
-    # Not 501, since clients retry after a 501 for 30 seconds (docs/clients.md).
+    # The HTTP status is not 501, because clients retry for 30 seconds after a 501 (docs/clients.md).
     UNIMPLEMENTED = (12, 400)
     INTERNAL = (13, 500)
     UNAVAILABLE = (14, 503)
@@ -44,7 +44,7 @@ class StatusCode(Enum):
 
     @property
     def http(self) -> int:
-        """The HTTP status of the public services, except for UNIMPLEMENTED."""
+        """The HTTP status. It equals that of the public services, except for UNIMPLEMENTED."""
         return self.value[1]
 
     @classmethod
@@ -57,18 +57,19 @@ _BY_NUMBER = {code.number: code for code in StatusCode}
 
 
 class Violation(Struct, frozen=True):
-    """One invalid field of a request: its path in proto names, and the public error text."""
+    """An invalid field of a request: its path in proto names, and the public error text."""
 
     field: str
     description: str
 
 
 MAX_LISTED_VIOLATIONS: Final = 100
-"""Maximum number of violations in one answer. Further ones are only counted."""
+"""Maximum number of violations in one response. Additional violations are only counted.
+"""
 
 
 def limit_violations(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
-    """Return the violations for an answer: the first ones, and the number of omitted ones."""
+    """Return the violations for a response: the first ones, and the number of omitted violations."""
     if len(violations) <= MAX_LISTED_VIOLATIONS:
         return violations
     more = f"And {len(violations) - MAX_LISTED_VIOLATIONS} more faults, which are not listed."
@@ -76,23 +77,25 @@ def limit_violations(violations: tuple[Violation, ...]) -> tuple[Violation, ...]
 
 
 class UnknownEnum(Struct, frozen=True):
-    """An enum field of a message whose value is unknown, with the numbers of its known values."""
+    """An enum field of a message with an unknown value, and the numbers of the enum's known values."""
 
     message: Message
     field: str
     numbers: tuple[int, ...]
 
     def decide(self, number: int) -> None:
-        """Set the field to a number. Until this call, and with 0, it is unset."""
+        """Set the field to a number. The field is unset before the first call, and if the number is 0."""
         setattr(self.message, self.field, number)
 
 
 class WireError(ValueError):
-    """A body or a query is invalid. The error contains every violation.
+    """A body or a query is invalid.
 
-    The message is the public `error.message`: `message`, or the texts of the violations, one per line.
-    `partial` is the readable part of the request; None = the body is no JSON object. `unknown_enums` are the
-    enum fields whose values are unknown.
+    - The exception's message is the public `error.message`: `message`, or the texts of the violations, one
+      per line.
+    - `violations`: all violations.
+    - `partial`: the readable part of the request; None = the body is not a JSON object.
+    - `unknown_enums`: the enum fields with unknown values.
     """
 
     def __init__(
@@ -110,7 +113,7 @@ class WireError(ValueError):
 
 
 class CallRejected(Exception):
-    """A request within the process was rejected. The error contains the answer for the caller."""
+    """A call within the process was rejected. The exception contains the error for the caller."""
 
     def __init__(
         self, code: StatusCode, message: str, violations: tuple[Violation, ...] = ()
@@ -121,8 +124,8 @@ class CallRejected(Exception):
 
 
 def error_body(code: StatusCode, message: str, violations: Iterable[Violation] = ()) -> bytes:
-    """Return the REST error object: `{"error": {code, message, status, details}}` as UTF-8 JSON.
-    `violations` become a google.rpc.BadRequest in `details`, which is otherwise omitted."""
+    """Return the REST error object as UTF-8 JSON: `{"error": {code, message, status, details}}`. `violations`
+    become a google.rpc.BadRequest in `details`. Without violations, `details` is omitted."""
     error: dict[str, Any] = {"code": code.http, "message": message, "status": code.name}
     if listed := [{"field": v.field, "description": v.description} for v in violations]:
         kind = "type.googleapis.com/google.rpc.BadRequest"
@@ -133,7 +136,8 @@ def error_body(code: StatusCode, message: str, violations: Iterable[Violation] =
 def status_message(
     code: StatusCode, message: str, violations: Iterable[Violation] = (), reason: str | None = None
 ) -> Message:
-    """Return the same error as a google.rpc.Status message, for gRPC trailers and a resource's `error`."""
+    """Return an error as a google.rpc.Status message, for gRPC trailers and a resource's `error`. `reason`:
+    the reason of a google.rpc.ErrorInfo; None = no ErrorInfo."""
     status = pool.message_class("google.rpc.Status")(code=code.number, message=message)
     details: list[Message] = []
     if reason:

@@ -7,14 +7,14 @@ from trainshed.wire.trainshed_v1.record import Record
 
 
 class Token(Record, frozen=True):
-    """The description of a token, without the token itself."""
+    """The description of a token. It does not contain the token itself."""
 
-    #: ID of the token, for revoking it.
+    #: ID of the token, for example for revoking it.
     id: str = ""
-    #: Account of the token.
+    #: E-mail address of the token's user or service account.
     email: str = ""
     created: str = ""
-    #: "" = the token does not expire.
+    #: Expiry time; "" = the token does not expire.
     expires: str = ""
     #: Time of the last use, to the minute; "" = not used yet.
     last_used: str = ""
@@ -28,30 +28,30 @@ class TokenList(Record, frozen=True):
 
 
 class NewToken(Record, frozen=True):
-    """The properties of a token to create."""
+    """Properties of a token to create."""
 
     #: E-mail address of the user or service account.
     email: str = ""
     #: Days until the token expires; 0 = it does not expire.
     days: float = 0
     note: str = ""
-    #: A role to grant to the account; "" = none.
+    #: Role to grant to the account; "" = no role.
     role: str = ""
-    #: Project of the granted role; "-" = all projects, "" = the service's default project.
+    #: Project in which the role is granted; "-" = all projects, "" = the service's default project.
     project: str = ""
 
 
 class IssuedToken(Token, frozen=True):
-    """A token that was just created."""
+    """A token that this response created."""
 
-    #: The token itself. No later answer contains it.
+    #: The token itself. No later response contains it.
     token: str = ""
 
 
 class Grant(Record, frozen=True):
     """A role of one member."""
 
-    #: "-" = all projects.
+    #: Project of the grant; "-" = all projects.
     project: str = ""
     role: str = ""
     #: `user:EMAIL` or `serviceAccount:EMAIL`.
@@ -65,13 +65,13 @@ class GrantList(Record, frozen=True):
 
 
 class GrantChange(Record, frozen=True):
-    """A role to grant or revoke."""
+    """A role to grant to a member or to revoke."""
 
-    #: "" = the service's default project, "-" = all projects.
+    #: Project of the grant; "" = the service's default project, "-" = all projects.
     project: str = ""
     role: str = ""
     member: str = ""
-    #: Whether to revoke the role.
+    #: Whether to revoke the role instead of granting it.
     remove: bool = False
 
 
@@ -79,9 +79,9 @@ class Identity(Record, frozen=True):
     """The caller's identity and roles."""
 
     email: str = ""
-    #: The caller's roles; a job's program has none.
+    #: The caller's roles. Empty for a program of a job, which has no roles.
     grants: tuple[Grant, ...] = ()
-    #: ID of the issuer with which the caller signed in; "" = the caller uses a token of this service.
+    #: Identity of the issuer by which the caller signed in; "" = the caller uses a token of this service.
     issuer: str = ""
 
 
@@ -91,20 +91,20 @@ class AuditEntry(Record, frozen=True):
     seq: int = 0
     time: str = ""
     who: str = ""
-    #: The impersonated service account; "" = none.
+    #: The service account that the caller impersonated; "" = no impersonation.
     acting_as: str = ""
     #: Full name of the method.
     method: str = ""
-    #: "" = the change concerns the whole service.
+    #: Project of the change; "" = the change affects the whole service.
     project: str = ""
     resource: str = ""
     #: Network address of the client; "" = unknown.
     source: str = ""
     detail: Mapping[str, Any] = {}
-    #: Name of the answer's google.rpc code, such as `OK` or `PERMISSION_DENIED`; `DATA_LOSS` = the entry's
+    #: Name of the response's google.rpc code, such as `OK` or `PERMISSION_DENIED`; `DATA_LOSS` = the entry's
     #: hash is wrong.
     answer: str = ""
-    #: SHA-256 of the previous entry and this one, in hexadecimal digits.
+    #: SHA-256 of the previous entry's hash and this entry, in hexadecimal digits.
     hash: str = ""
 
 
@@ -112,7 +112,7 @@ class AuditPage(Record, frozen=True):
     """A page of the audit log, newest entry first."""
 
     entries: tuple[AuditEntry, ...] = ()
-    #: `pageToken` of the next page; "" = this is the last page.
+    #: `pageToken` for the next page; "" = this is the last page.
     next_page_token: str = ""
 
 
@@ -124,12 +124,12 @@ class SecretVersion(Record, frozen=True):
 
 
 class Secret(Record, frozen=True):
-    """A secret without its value. No method returns the value."""
+    """A secret without its value, which no method returns."""
 
     name: str = ""
-    #: Time at which the newest version was stored.
+    #: Time of the newest version.
     created: str = ""
-    #: Versions, newest first.
+    #: Versions of the secret, newest first.
     versions: tuple[SecretVersion, ...] = ()
 
 
@@ -150,7 +150,7 @@ class SecretValue(Record, frozen=True):
 
 
 class StoredSecret(Record, frozen=True):
-    """The version of a secret that was stored."""
+    """The version of a secret that this response confirms as stored."""
 
     project: str = ""
     name: str = ""

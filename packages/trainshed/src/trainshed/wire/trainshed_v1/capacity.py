@@ -1,4 +1,4 @@
-"""Records of capacity: reasons for waiting, nodes, quotas, usage, and admission checks."""
+"""Records of capacity: reasons for waiting, nodes, quotas, usage, and preflights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,13 +15,13 @@ class Waiting(Record, frozen=True):
     #: A value of `WaitReason`.
     reason: str = ""
     message: str = ""
-    #: A change that would let the job start; "" = unknown.
+    #: A change that would allow the job to start; "" = unknown.
     hint: str = ""
     #: Names of the jobs that use the missing capacity.
     blockers: tuple[str, ...] = ()
-    #: Position in the service's queue, or in the queue of the cluster: 1 = next, 0 = none.
+    #: Position of the job, starting at 1, in the queue of the service or the cluster; 0 = not in a queue.
     position: int = 0
-    #: Start time expected by the cluster; "" = unknown, or the job waits for no cluster.
+    #: Start time that the cluster expects; "" = unknown, or the job does not wait for a cluster.
     expected_time: str = ""
 
 
@@ -31,7 +31,7 @@ class NodeAccelerators(Record, frozen=True):
     type: str = ""
     count: int = 0
     used: int = 0
-    #: Number used by other programs than this service's.
+    #: Number of accelerators that programs outside this service use.
     used_by_others: int = 0
 
 
@@ -40,16 +40,16 @@ class NodeReplica(Record, frozen=True):
 
     job: str = ""
     replica: str = ""
-    #: Type, number and known UUIDs of the replica's accelerators. Only in a list of nodes.
+    #: Type, number and known UUIDs of the replica's accelerators. Present only in lists of nodes.
     accelerator: str | UnsetType = UNSET
     accelerators: int | UnsetType = UNSET
     gpus: tuple[str, ...] | UnsetType = UNSET
-    #: Last known usage. Only if the request includes usage.
+    #: Last known usage. Present only if requested.
     usage: ReplicaUsage | UnsetType = UNSET
 
 
 class Node(Record, frozen=True):
-    """A node and its usage. For a node that no longer exists, only the name is set."""
+    """A node and its usage. If the node no longer exists, only its name is set."""
 
     name: str = ""
     #: A value of `NodeCondition`.
@@ -59,7 +59,7 @@ class Node(Record, frozen=True):
     used_vcpus: float | UnsetType = UNSET
     memory_bytes: int | UnsetType = UNSET
     used_memory_bytes: int | UnsetType = UNSET
-    #: Used by other programs than this service's on the same node.
+    #: Resources of the node that programs outside this service use.
     others_vcpus: float | UnsetType = UNSET
     others_memory_bytes: int | UnsetType = UNSET
     accelerators: tuple[NodeAccelerators, ...] | UnsetType = UNSET
@@ -80,16 +80,18 @@ class DrainRequest(Record, frozen=True):
 
 
 class Quota(Record, frozen=True):
-    """A project's limit for a metric: at one time, or in one month if its name contains that."""
+    """A project's limit for a metric. It applies at any time, or to one month if the metric's name contains
+    `month`."""
 
     metric: str = ""
-    #: The limited users: a user's address, or "each"; "" = all users together.
+    #: The users whose usage is limited: a user's address, "each" for each single user, or "" for all users
+    #: together.
     user: str = ""
     #: A number, or "unlimited".
     limit: float | str = 0
-    #: Used by jobs with capacity; for `queued_jobs`, the number of waiting jobs.
+    #: Usage by jobs with capacity; for `queued_jobs`, the number of waiting jobs.
     used: float = 0
-    #: Required by waiting jobs.
+    #: Usage that waiting jobs require.
     waiting: float = 0
 
 
@@ -122,26 +124,27 @@ class QuotaLimit(Record, frozen=True):
 
 
 class UsageRow(Record, frozen=True):
-    """The usage of one user, project, node, machine type or label."""
+    """Usage by one user, project, node, machine type or label value."""
 
-    #: The user's address, or the name of the project, node or machine type, or the label's value; "" = none.
+    #: Address of the user, or name of the project, node or machine type, or value of the label; "" = no
+    #: label.
     name: str = ""
     gpu_hours: float = 0
     cpu_hours: float = 0
-    #: Memory usage.
+    #: Memory usage in gigabyte-hours.
     gigabyte_hours: float = 0
     machine_hours: float = 0
-    #: The part of these hours in which the hardware was busy; null = no replica reported it.
+    #: Part of these hours in which the hardware was busy, from 0 to 1; null = no replica reported it.
     cpu_share: float | None = None
     gpu_share: float | None = None
-    #: Cost by the setting `prices`.
+    #: Cost according to the setting `prices`.
     cost: float = 0
 
 
 class UsageReport(Record, frozen=True):
     """The usage between two times."""
 
-    #: "-" = all projects.
+    #: Project of the report; "-" = all projects.
     project: str = ""
     by: str = ""
     since: str = ""
@@ -150,14 +153,15 @@ class UsageReport(Record, frozen=True):
 
 
 class ExplainRequest(Record, frozen=True):
-    """A job for an admission check."""
+    """A job for a preflight."""
 
     #: "vertex" or "ml".
     api: str = ""
     #: "" = the service's default project.
     project: str = ""
     location: str = ""
-    #: The body of the API's create request: a custom or tuning job of Vertex, or a job of `ml`.
+    #: Body of the API's create request: a custom job, tuning job or training pipeline of Vertex, or a job of
+    #: `ml`.
     job: Mapping[str, Any] = {}
 
 
@@ -190,7 +194,7 @@ class PoolMachine(Record, frozen=True):
 
 
 class Explanation(Record, frozen=True):
-    """The result of an admission check."""
+    """Result of a preflight."""
 
     api: str = ""
     project: str = ""
@@ -199,9 +203,9 @@ class Explanation(Record, frozen=True):
     admitted: bool = False
     #: The node of each replica, if the job would be admitted.
     places: tuple[Placement, ...] = ()
-    #: The reason why the job would wait; null = it would be admitted.
+    #: The reason why the job would wait; null = the job would be admitted.
     waiting: Waiting | None = None
-    #: Position in the queue: 1 = next; 0 = it would be admitted.
+    #: Position in the queue, starting at 1; 0 = the job would be admitted.
     position: int = 0
     notices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

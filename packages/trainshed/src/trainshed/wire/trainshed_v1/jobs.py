@@ -1,4 +1,4 @@
-"""Records of the service's status, and of jobs, tuning jobs and pipelines, in lists and in full."""
+"""Records of the service's status, and of jobs, tuning jobs and pipelines in lists and descriptions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,27 +10,27 @@ from trainshed.wire.trainshed_v1.record import Record
 
 
 class LoopLag(Record, frozen=True):
-    """Delays of the service's event loop, in seconds."""
+    """Delays of the service's event loop in seconds."""
 
     recent_lag: float = 0.0
     longest_lag: float = 0.0
-    #: Longest CPU time of a single task on the loop.
+    #: Longest CPU time of one task on the event loop.
     computed: float = 0.0
 
 
 class Outbox(Record, frozen=True):
-    """Notifications that are not yet delivered."""
+    """Notifications that were not delivered yet."""
 
     #: Targets that labels of jobs may select.
     targets: tuple[str, ...] = ()
     #: Number of undelivered notifications.
     waiting: int = 0
-    #: Number of undelivered notifications with a failed attempt.
+    #: Number of undelivered notifications for which an attempt has failed.
     failing: int = 0
 
 
 class Disk(Record, frozen=True):
-    """The file system with the service's data."""
+    """The file system that contains the service's data."""
 
     total_bytes: int = 0
     free_bytes: int = 0
@@ -42,7 +42,7 @@ class Status(Record, frozen=True):
     version: str = ""
     #: Start time of the service; "" = unknown.
     start_time: str = ""
-    #: The caller.
+    #: E-mail address of the caller.
     principal: str = ""
     apis: tuple[str, ...] = ()
     #: Defaults for requests that do not specify them.
@@ -54,11 +54,11 @@ class Status(Record, frozen=True):
     #: Capabilities of the engine on this machine.
     engine: Mapping[str, Any] = {}
     event_loop: LoopLag = LoopLag()
-    #: Only for callers with access to the service's settings.
+    #: Present only for callers with access to the service's settings.
     disk: Disk | UnsetType = UNSET
     #: Retention period of finished jobs, as in the settings; "" = unlimited.
     retention_jobs: str = ""
-    #: Absent if no notifications are configured.
+    #: Absent if notifications are not configured.
     notifications: Outbox | UnsetType = UNSET
 
 
@@ -68,7 +68,7 @@ class JobError(Record, frozen=True):
     #: Number of the google.rpc code.
     code: int = 0
     message: str = ""
-    #: The cause in one sentence; "" = the message starts with it.
+    #: The cause in one sentence; "" = the message starts with the cause.
     reason: str = ""
 
 
@@ -83,13 +83,13 @@ class JobSummary(Record, frozen=True):
     kind: str = "custom"
     #: Name of the tuning job or pipeline that created the job; "" = a client created it.
     parent: str = ""
-    #: Number of the job's trial; 0 = none.
+    #: Number of the job's trial; 0 = the job does not run a trial.
     trial: int = 0
     uid: str = ""
     project: str = ""
     job_id: str = ""
     display_name: str = ""
-    #: Address of the responsible user; "" = unknown.
+    #: Address of the user who is responsible for the job; "" = unknown.
     user: str = ""
     #: A value of `JobState`, also for pipelines.
     state: str = ""
@@ -98,17 +98,17 @@ class JobSummary(Record, frozen=True):
     end_time: str = ""
     update_time: str = ""
     labels: Mapping[str, str] = {}
-    #: Absent without an error. Clients treat null as absent.
+    #: Absent if the job has no error. Clients treat null as absent.
     error: JobError | UnsetType | None = UNSET
-    #: Current activity. Only if the request includes it.
+    #: Current activity. Present only if requested.
     glance: "Glance | UnsetType" = UNSET
-    #: Absent if unknown, not requested, or in updates of a watched job.
+    #: Absent if the progress is unknown or was not requested, and in updates of a watched job.
     progress: "Progress | UnsetType" = UNSET
-    #: Newest measurements. Only if the request includes them.
+    #: Newest measurements. Present only if requested.
     trend: "Trend | UnsetType" = UNSET
-    #: The row of the failure table that decided the job's end; "" = not finished.
+    #: The row of the failure table that decided the end of the job; "" = not finished.
     rule: str = ""
-    #: Requested number of machines and accelerators by type; for a tuning job, of each trial.
+    #: Number of requested machines and accelerators by type; for a tuning job, those of each trial.
     machines: Mapping[str, int] = {}
     accelerators: Mapping[str, int] = {}
 
@@ -116,18 +116,18 @@ class JobSummary(Record, frozen=True):
 class Glance(Record, frozen=True):
     """The reason why a job waits, or its last output line."""
 
-    #: The missing capacity, or another reason for waiting; "" = the job does not wait.
+    #: The reason for waiting, such as the missing capacity; "" = the job does not wait.
     waits: str = ""
     #: Last output line of the primary replica, limited to 300 characters; "" = the job has finished.
     last_line: str = ""
 
 
 class Trend(Record, frozen=True):
-    """The most informative measure of a job's training: its loss, if available."""
+    """The most informative metric of a job's training: its loss, if available."""
 
     measure: str = ""
-    #: A selection of values, oldest first, including the newest. See `CurvePoint` for values that are no
-    #: numbers.
+    #: Selected values, oldest first. The newest value is included. `CurvePoint` describes values that are not
+    #: finite numbers.
     values: tuple[float | str, ...] = ()
 
 
@@ -140,46 +140,47 @@ class Progress(Record, frozen=True):
     text: str = ""
     #: Estimated remaining seconds; null = unknown.
     remaining_seconds: float | None = None
-    #: Source of the progress: "output" = the program's output, "trials"; "" = unknown.
+    #: Source of the progress: "output" = the program's output, "trials" = the trials of a tuning job, "" =
+    #: unknown.
     source: str = ""
 
 
 class JobsOf(Record, frozen=True):
-    """The selection of jobs to cancel."""
+    """Selects the jobs to cancel."""
 
     #: "" = the service's default project; "-" = all projects.
     project: str = ""
-    #: A user's address; "" = all users of the project, which must then be specified.
+    #: Address of a user; "" = all users. In this case, `project` is required.
     user: str = ""
 
 
 class CancelledJobs(Record, frozen=True):
-    """Full names of the jobs that are being cancelled."""
+    """Full names of the jobs for which a cancellation was requested."""
 
     jobs: tuple[str, ...] = ()
 
 
 class JobList(Record, frozen=True):
-    """A page of jobs, newest first. A page with a token is not the last one, even if it is short."""
+    """A page of jobs, newest first. A page with a token is not the last page, even if the page is short."""
 
     jobs: tuple[JobSummary, ...] = ()
     #: "" = this is the last page.
     next_page_token: str = ""
-    #: Number of the project's jobs by state, counted up to 1,000. Only if the request includes counts.
+    #: Number of the project's jobs by state, counted up to 1,000. Present only if requested.
     counts: Mapping[str, int] | UnsetType = UNSET
 
 
 class Failure(Record, frozen=True):
-    """The facts behind a job's public error."""
+    """The facts about a job's error."""
 
-    #: The row of the failure table that decided the job's end.
+    #: The row of the failure table that decided the end of the job.
     rule: str = ""
     cause: str = ""
-    #: The replica that failed; "" = the whole attempt.
+    #: ID of the replica that failed; "" = the whole attempt failed.
     replica: str = ""
     #: Name of the replica in the public API.
     task: str = ""
-    #: Exit status of the program; null = none.
+    #: Exit status of the program; null = no exit status.
     status: int | None = None
     #: The cause in one sentence.
     reason: str = ""
@@ -216,14 +217,14 @@ class Replica(Record, frozen=True):
     #: Number of the incarnation, starting at 1.
     incarnation: int = 1
     start_time: str = ""
-    #: Restarts in this attempt, by rule.
+    #: Number of restarts in this attempt, by rule.
     restarts: Mapping[str, int] = {}
-    #: The reason why the replica moves to another node; "" = it does not.
+    #: The reason why the replica is moving to another node; "" = it is not moving.
     leaving: str = ""
-    #: The kind of start: "started warm: ..." with the imported modules, or "started cold: ..." with the
+    #: How the program started: "started warm: ..." with the imported modules, or "started cold: ..." with the
     #: reason; "" = the job does not use warm starts, or the replica has not started.
     began: str = ""
-    #: Null while the program has not ended.
+    #: Null until the program has ended.
     exit: ReplicaExit | None = None
 
 
@@ -237,7 +238,7 @@ class KeptAutopsy(Record, frozen=True):
 
 
 class Tuning(Record, frozen=True):
-    """The settings and progress of a hyperparameter search."""
+    """Settings and progress of a hyperparameter search."""
 
     metric: str = ""
     #: "MAXIMIZE" or "MINIMIZE".
@@ -246,19 +247,19 @@ class Tuning(Record, frozen=True):
     max_trials: int = 0
     parallel_trials: int = 0
     first_trial: int = 1
-    #: Number of replicas of each trial's job.
+    #: Number of replicas in the job of each trial.
     replicas: int = 1
-    #: Number of trials by result.
+    #: Number of successful trials.
     succeeded: int = 0
     infeasible: int = 0
     #: Number of infeasible trials that count as failures of the job.
     failed: int = 0
     running: int = 0
-    #: Number of the current best trial; 0 = none.
+    #: Number that identifies the best trial so far; 0 = none yet.
     best: int = 0
-    #: Null = there is no best trial yet.
+    #: Objective of the best trial; null = none yet.
     best_value: float | None = None
-    #: Whether all possible trials exist.
+    #: Whether the search cannot create any more trials.
     exhausted: bool = False
     #: The rule for stopping trials early: "median"; "" = none.
     stopping: str = ""
@@ -270,9 +271,9 @@ class Trial(Record, frozen=True):
     number: int = 0
     state: str = ""
     parameters: Mapping[str, Any] = {}
-    #: Objective in the final measurement; null = not measured yet.
+    #: Objective in the final measurement; null = no final measurement yet.
     value: float | None = None
-    #: Step of the final measurement; 0 = not measured yet.
+    #: Step of the final measurement; 0 = no final measurement yet.
     step: int = 0
     #: All metrics in the final measurement.
     metrics: Mapping[str, float] = {}
@@ -281,10 +282,10 @@ class Trial(Record, frozen=True):
     end_time: str = ""
     #: Name of the trial's job.
     job: str = ""
-    #: State of the trial's job; "" = it was deleted.
+    #: State of the trial's job; "" = the job was deleted.
     job_state: str = ""
     stopped_early: bool = False
-    #: The reason why the trial is infeasible or is being stopped.
+    #: The reason why the trial is infeasible or is being stopped early.
     reason: str = ""
     #: `[step, value]` of the objective: at most 60 points, including the first and the last.
     curve: tuple[tuple[int, float], ...] = ()
@@ -299,100 +300,103 @@ class OutlookAxis(Record, frozen=True):
 
 
 class Outlook(Record, frozen=True):
-    """The prediction of a search's model for its first metric, over one or two parameters."""
+    """The prediction that a search's model makes for the first metric, over one or two parameters."""
 
     #: The reason why no model is available; "" = a model is available.
     reason: str = ""
     metric: str = ""
-    #: Whether larger values are better.
+    #: Whether larger values of the metric are better.
     is_maximized: bool = False
-    #: Number of the best trial, and its other parameters. They are constant in the outlook.
+    #: Number that identifies the best trial, and values of its other parameters. The prediction is made for
+    #: these values.
     best: int = 0
     others: Mapping[str, float | int | str] = {}
     axes: tuple[OutlookAxis, ...] = ()
-    #: Mean, and bounds one standard deviation below and above it. The second axis varies fastest.
+    #: Predicted mean at each position, and bounds one standard deviation below and above the mean. The index
+    #: of the second axis varies fastest.
     expected: tuple[float, ...] = ()
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
-    #: Measured trials: the values of the axes' parameters, then the measurement.
+    #: Measured trials. Each contains the values of the axes' parameters, then the measurement.
     points: tuple[tuple[float | int | str, ...], ...] = ()
 
 
 class Pipeline(Record, frozen=True):
     """The details of a training pipeline."""
 
-    #: Type of the training.
+    #: Type of the training task.
     task: str = ""
     #: Name of the pipeline's job.
     job: str = ""
-    #: State of the pipeline's job; "" = it was deleted.
+    #: State of the pipeline's job; "" = the job was deleted.
     job_state: str = ""
-    #: Name of the resulting model version; "" = none yet.
+    #: Name of the resulting model version; "" = not created yet.
     model: str = ""
 
 
 class JobDescription(JobSummary, frozen=True):
-    """All current facts of a job, tuning job or pipeline."""
+    """Everything that the service currently knows about a job, tuning job or pipeline."""
 
     #: The reason why the job waits for capacity; null = it has capacity.
     waiting: Waiting | None = None
-    #: The same reason, or other reasons why the job does not run yet, as texts.
+    #: Texts with all reasons why the job is not running yet.
     waits: tuple[str, ...] = ()
     failure: Failure | None = None
-    #: Differences between the requested and the actual runtime, with remedies, as texts.
+    #: Texts with the differences between the requested and the actual runtime, and how to avoid them.
     substitutions: tuple[str, ...] = ()
     #: Number of the current attempt. Only for a job.
     attempt: int | UnsetType = UNSET
-    #: Number of retries by rule. Only for a job.
+    #: Number of retries, by rule. Only for a job.
     retries: Mapping[str, int] | UnsetType = UNSET
     #: Only for a job.
     replicas: tuple[Replica, ...] | UnsetType = UNSET
     #: Autopsies of failed replicas. Only for a job.
     autopsies: tuple[KeptAutopsy, ...] | UnsetType = UNSET
-    #: Links to shells by `task`, while the job runs and if it enables them. Only for a job.
+    #: Links to shells by `task`. Present while the job runs, if the job enables shells. Only for a job.
     web_access_uris: Mapping[str, str] | UnsetType = UNSET
-    #: Addresses of the job's web pages by name, for users who are signed in to the console. Only for a job.
+    #: Addresses of the job's web pages by name, for users who have signed in to the console. Only for a job.
     pages: Mapping[str, str] | UnsetType = UNSET
-    #: Link to TensorBoard, if event files exist. Absent in updates of a watched job.
+    #: Link to TensorBoard. Absent if no event files exist, and in updates of a watched job.
     tensorboard_uri: str | UnsetType = UNSET
-    #: Warnings of the replicas, without duplicates, about files outside of buckets, a full disk, or ranks.
+    #: Warnings of the replicas without duplicates: files outside of buckets, a full disk, or wrong ranks.
     #: Empty in updates of a watched job.
     warnings: tuple[str, ...] = ()
     #: Only for a tuning job.
     tuning: Tuning | UnsetType = UNSET
     #: Trials, sorted by number. Only for a tuning job.
     trials: tuple[Trial, ...] | UnsetType = UNSET
-    #: The submitting user; "" = unknown, or in updates of a watched job.
+    #: The user who submitted the job; "" = unknown. Empty in updates of a watched job.
     creator: str = ""
     #: Only for a pipeline.
     pipeline: Pipeline | UnsetType = UNSET
-    #: The pipeline's job, without its resource; null = it was deleted. Only for a pipeline.
+    #: Description of the pipeline's job, without its resource; null = the job was deleted. Only for a
+    #: pipeline.
     child: "JobDescription | UnsetType | None" = UNSET
     #: The public resource. Absent in `child`, and in updates of a watched job.
     resource: Mapping[str, Any] | UnsetType = UNSET
 
 
 class ReplicaChoice(Record, frozen=True):
-    """The selection of a replica, and of a port or an autopsy."""
+    """Selects a replica, and optionally a port or an autopsy of the replica."""
 
-    #: As for a drill; "" = the primary replica.
+    #: Name of the replica, in a form that `DrillOrder` accepts; "" = the primary replica.
     replica: str = ""
-    #: Whether to use the autopsy of the failed replica instead of the running replica.
+    #: Whether to open the autopsy of a failed replica instead of a running replica.
     autopsy: bool = False
     #: Number of the attempt; 0 = the newest.
     attempt: int = 0
-    #: A port by number, or by the name of one of the job's pages; "" = a shell.
+    #: Number of a port, or name of one of the job's web pages; "" = a shell.
     port: str = ""
 
 
 class ShellTicket(Record, frozen=True):
-    """A ticket for one shell or one connection to a port. It is valid once, within a minute."""
+    """A ticket for one shell or one connection to a port. It can be used once, within one minute."""
 
     token: str = ""
     expire_time: str = ""
     #: Path of the WebSocket.
     path: str = ""
-    #: URI of a page for a browser; "" = pages of jobs have no host names on this service.
+    #: URI of the page to open in a browser; "" = the service has no host names for pages of jobs.
     uri: str = ""
     job: str = ""
     replica: str = ""
@@ -401,18 +405,19 @@ class ShellTicket(Record, frozen=True):
 
 
 class ViewRequest(Record, frozen=True):
-    """The contents of a view."""
+    """The jobs of a TensorBoard view."""
 
-    #: Other jobs, by name, ID or UID, to compare with the job in the path.
+    #: Additional jobs by name, ID or UID, to compare with the job in the path.
     others: tuple[str, ...] = ()
 
 
 class ViewLink(Record, frozen=True):
-    """A link to TensorBoard for one or more jobs."""
+    """A link to a TensorBoard view of one or more jobs."""
 
-    #: The page for a browser. All users with this link can see the jobs until they are deleted.
+    #: URI of the page to open in a browser. Every user with this link can see the jobs until they are
+    #: deleted.
     uri: str = ""
-    #: The values that the page sends to open the view.
+    #: The values that the page sends to the service to open the view.
     view: str = ""
     key: str = ""
     #: Directories with the event files.

@@ -11,13 +11,13 @@ class GpuUsage(Record, frozen=True):
 
     uuid: str = ""
     type: str = ""
-    #: Busy part of recent time, from 0 to 1; null = the GPU does not report it.
+    #: Part of the recent time in which the GPU was busy, from 0 to 1; null = the GPU does not report it.
     busy: float | None = None
-    #: Average busy part, from 0 to 1.
+    #: Average of `busy`.
     mean_busy: float | None = None
     memory_bytes: int | None = None
     peak_memory_bytes: int | None = None
-    #: Degrees Celsius.
+    #: Temperature in degrees Celsius.
     temperature: float | None = None
 
 
@@ -28,30 +28,30 @@ class UsagePoint(Record, frozen=True):
     cpus: float = 0.0
     memory_bytes: int = 0
     disk_bytes: int = 0
-    #: Busy part of each GPU, from 0 to 1.
+    #: `busy` of each GPU.
     gpus: tuple[float | None, ...] = ()
 
 
 class ReplicaUsage(Record, frozen=True):
-    """The current and past usage of one replica. Averages and maxima include all incarnations of the attempt.
-    All other values are those of the newest incarnation."""
+    """The current and past usage of one replica. Averages and maxima are over all incarnations in the
+    attempt. All other values are those of the newest incarnation."""
 
     id: str = ""
     task: str = ""
-    #: "" = unknown, for an earlier attempt.
+    #: State of the replica; "" = unknown, because the attempt is not the newest.
     state: str = ""
     machine_type: str = ""
     vcpus: float = 0.0
-    #: Memory limit; 0 = no limit.
+    #: Memory limit of the program; 0 = no limit.
     limit_bytes: int = 0
     incarnation: int = 0
     start_time: str = ""
     #: Time of the last measurement; "" = not measured yet.
     sample_time: str = ""
-    #: Whether measuring has ended.
+    #: Whether the usage is no longer measured.
     over: bool = False
     processes: int = 0
-    #: Busy processors: recently, on average, and the maximum.
+    #: Number of busy processors: the recent value, the average and the maximum.
     cpus: float = 0.0
     mean_cpus: float = 0.0
     most_cpus: float = 0.0
@@ -71,10 +71,10 @@ class Usage(Record, frozen=True):
     state: str = ""
     attempt: int = 0
     replicas: tuple[ReplicaUsage, ...] = ()
-    #: Usage of the newest attempt since the start of its first program.
+    #: Usage in the newest attempt since its first program started.
     cpu_hours: float = 0.0
     gpu_hours: float = 0.0
-    #: Cost by the setting `prices`.
+    #: Cost according to the setting `prices`.
     cost: float = 0.0
 
 
@@ -83,66 +83,66 @@ class CurvePoint(Record, frozen=True):
 
     step: float = 0
     at: str = ""
-    #: `"NaN"`, `"Infinity"` or `"-Infinity"` if the value is no finite number.
+    #: The value. `"NaN"`, `"Infinity"` or `"-Infinity"` if it is not a finite number.
     value: float | str = 0.0
 
 
 class JobCurve(Record, frozen=True):
-    """The values of one tag in one log directory, or of one measure in a program's output."""
+    """A curve: the values of a tag in event files, or of a metric that a program printed."""
 
-    #: The job with this curve. For a tuning job or pipeline, one of its jobs.
+    #: Name of the job that the curve belongs to. For a tuning job or pipeline, this is one of its jobs.
     job: str = ""
-    #: Number of the job's trial; 0 = none.
+    #: Number of the job's trial; 0 = the job does not run a trial.
     trial: int = 0
-    #: For logged values: the directory below the job's log directory; "" = that directory itself. For printed
-    #: values: the data set of the measurement; "" = training data.
+    #: For event files: their directory, relative to the job's log directory; "" = the log directory itself.
+    #: For printed values: the data set of the measurement; "" = training data.
     run: str = ""
     tag: str = ""
-    #: Task of the replica that printed the values; "" = the primary replica's, or logged values.
+    #: Task of the replica that printed the values; "" = the primary replica, or a curve from event files.
     replica: str = ""
-    #: Unit of the steps of printed values: "epoch", "step" or "line"; "" = logged values.
+    #: Unit of the steps of printed values: "epoch", "step" or "line"; "" = a curve from event files.
     unit: str = ""
-    #: Number of available points. `points` may contain fewer.
+    #: Number of points of the complete curve. `points` may contain fewer points.
     count: int = 0
-    #: The last value.
+    #: The last value of the curve.
     value: float | str = 0.0
-    #: Points sorted by step, including the first and the last.
+    #: Points sorted by step. They include the first and the last point.
     points: tuple[CurvePoint, ...] = ()
 
 
 class JobCurves(Record, frozen=True):
-    """The curves of a job by run and tag. For a tuning job or pipeline, the curves of all of its jobs."""
+    """Curves of a job by run and tag. For a tuning job or pipeline, the curves of all of its jobs."""
 
-    #: The requested job.
+    #: Name of the requested job.
     job: str = ""
     curves: tuple[JobCurve, ...] = ()
-    #: Whether the answer omits curves. To get them, request a `run` or a `tag`.
+    #: Whether the response omits curves. To get the omitted curves, request a `run` or a `tag`.
     more: bool = False
 
 
 class Runtime(Record, frozen=True):
-    """The runtime of a program."""
+    """The runtime in which a program runs."""
 
-    #: Such as "scikit-learn"; "container" = the unmodified image.
+    #: Framework, such as "scikit-learn"; "container" = the unmodified image.
     family: str = ""
     #: Version of the framework; "" = plain Python, or a container.
     version: str = ""
-    #: Such as "3.10"; "" = a container.
+    #: Python version, such as "3.10"; "" = a container.
     python_version: str = ""
-    #: The image that runs; "" = an environment of the service.
+    #: The image that runs; "" = the program runs in an environment of the service instead.
     image: str = ""
     #: Differences between the requested and the actual runtime.
     notices: tuple[str, ...] = ()
 
 
 class LaunchMachine(Record, frozen=True):
-    """The machine of a replica: properties of its type, and limits on this service."""
+    """The machine of a replica: properties of its machine type, and limits of this service."""
 
     #: Machine type, such as "n1-standard-4".
     type: str = ""
-    #: Processors of the machine type.
+    #: Number of vCPUs of the machine type.
     vcpus: float = 0.0
-    #: Memory of the machine type.
+    #: Memory size of the machine type.
     memory_bytes: int = 0
     #: Memory limit of the program; 0 = no limit, or not started.
     memory_limit_bytes: int = 0
@@ -158,8 +158,8 @@ class LaunchMachine(Record, frozen=True):
 
 
 class Launch(Record, frozen=True):
-    """The start of a replica's newest incarnation in an attempt. Before the start, only runtime, machine and
-    time limit are set."""
+    """How the newest incarnation of a replica in an attempt was started. Before its start, only runtime,
+    machine and time limit are set."""
 
     #: Full name of the job.
     name: str = ""
@@ -168,38 +168,38 @@ class Launch(Record, frozen=True):
     replica: str = ""
     #: Name of the replica in the job's log.
     task: str = ""
-    #: "" = unknown, for an earlier attempt.
+    #: Node of the replica; "" = unknown, because the attempt is not the newest.
     node: str = ""
-    #: 0 = not started.
+    #: Number of the incarnation; 0 = not started.
     incarnation: int = 0
     #: "" = not started.
     start_time: str = ""
     runtime: Runtime = Runtime()
     machine: LaunchMachine = LaunchMachine()
-    #: gs:// names of the packages, in the order of their installation.
+    #: gs:// URIs of the packages, in the order of their installation.
     packages: tuple[str, ...] = ()
-    #: Digest of the image, the module or command, and the contents of the packages. Jobs with the same code
-    #: have the same digest, with any arguments.
+    #: Digest of the image, the module or command, and the contents of the packages. It does not depend on the
+    #: arguments. Jobs with the same code therefore have the same digest.
     code: str = ""
-    #: The program and its arguments, limited to 16 KiB.
+    #: The program and its arguments, truncated to 16 KiB.
     command: tuple[str, ...] = ()
     #: Initial working directory; "" = the replica's own working directory.
     directory: str = ""
     #: Names of all environment variables of the program.
     variables: tuple[str, ...] = ()
-    #: Values of the variables that describe the program's position and resources.
+    #: Values of the variables that describe the position and resources of the program.
     values: Mapping[str, str] = {}
-    #: CLUSTER_SPEC without the job: `cluster` and `task`; null = none.
+    #: CLUSTER_SPEC without the job: only `cluster` and `task`; null = not set.
     cluster_spec: Mapping[str, Any] | None = None
-    #: "" = the machine's hostname.
+    #: Hostname of the program; "" = the machine's hostname.
     hostname: str = ""
-    #: "" = the machine's address.
+    #: IP address of the program; "" = the machine's address.
     address: str = ""
     #: Isolation level (docs/security.md).
     isolation: str = ""
-    #: ID of the program's user; null = the service's own user.
+    #: ID of the Unix user of the program; null = the user of the service.
     user: int | None = None
     #: Maximum run time of the job in seconds.
     timeout_seconds: float = 0.0
-    #: Account of the program's default credentials.
+    #: Service account of the program's default credentials.
     service_account: str = ""

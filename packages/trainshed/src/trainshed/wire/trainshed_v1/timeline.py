@@ -1,4 +1,5 @@
-"""Records of a job's history: its timeline, log, drills, and the report on its recovery after drills."""
+"""Records of a job's history: its timeline, log and drills, and the report on whether it resumed after its
+drills."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,10 +18,10 @@ class TimelineEntry(Record, frozen=True):
 
 
 class Timeline(Record, frozen=True):
-    """The events of a job, in order."""
+    """The events of a job, oldest first."""
 
     name: str = ""
-    #: Number of entries that are omitted at the start.
+    #: Number of omitted entries at the start.
     skipped: int = 0
     entries: tuple[TimelineEntry, ...] = ()
 
@@ -28,21 +29,21 @@ class Timeline(Record, frozen=True):
 class LogLine(Record, frozen=True):
     """One line of a log."""
 
-    #: Time with nanoseconds.
+    #: Time of the line, with nanoseconds.
     at: str = ""
     replica: str = ""
     task: str = ""
     attempt: int = 0
     severity: str = ""
     message: str = ""
-    #: Number of the line in its replica's attempt, starting at 0.
+    #: Number of the line among the lines of its replica in its attempt, starting at 0.
     n: int = 0
 
 
 class PagedLine(LogLine, frozen=True):
     """A line of a log page."""
 
-    #: Position in the order of all lines, for `before` and `after`.
+    #: Position of the line in the order of all lines, for `before` and `after`.
     place: str = ""
 
 
@@ -51,73 +52,74 @@ class LogPage(Record, frozen=True):
 
     name: str = ""
     lines: tuple[PagedLine, ...] = ()
-    #: Value of `before` for earlier lines; "" = this is the start of the log.
+    #: Value of `before` for earlier lines; "" = the page contains the start of the log.
     earlier: str = ""
-    #: Value of `after` for later lines, including lines that are not written yet; "" = this is the end of the
-    #: log.
+    #: Value of `after` for later lines, including lines that are not written yet; "" = the page contains the
+    #: end of the log.
     later: str = ""
-    #: Whether unfiltered lines remain. If true, continue in the same direction.
+    #: Whether the page ended before the filter was applied to all lines. If true, continue in the same
+    #: direction.
     more: bool = False
     #: Whether the job has finished, so that its log is complete.
     over: bool = False
-    #: Replicas that may have lines, as values for `replica`.
+    #: Tasks that may have lines in the log, as values for `replica`.
     tasks: tuple[str, ...] = ()
 
 
 class DrillOrder(Record, frozen=True):
-    """A drill to order."""
+    """A drill that a user orders."""
 
     #: A value of `DrillKind`.
     kind: str = ""
-    #: "workerpool1-0", "worker 0" or "worker-replica-0"; "" = the primary replica.
+    #: The replica, as "workerpool1-0", "worker 0" or "worker-replica-0"; "" = the primary replica.
     replica: str = ""
-    #: A regular expression (RE2). The drill starts after a matching line of that replica; "" = it starts as
-    #: soon as the replica runs.
+    #: A regular expression (RE2). The drill starts after the replica has printed a matching line; "" = the
+    #: drill starts as soon as the replica runs.
     at_line: str = ""
 
 
 class Drill(DrillOrder, frozen=True):
     """A drill of a job."""
 
-    #: 0 = not processed yet.
+    #: Number of the drill within its job; 0 = not stored in the job yet.
     number: int = 0
     task: str = ""
     #: "ordered" (not yet stored in the job), "armed", "fired" (being injected) or "done".
     state: str = ""
     order_time: str = ""
     fire_time: str = ""
-    #: The affected attempt and incarnation; 0 = not fired yet.
+    #: Attempt and incarnation that the drill has hit; 0 = not fired yet.
     attempt: int = 0
     incarnation: int = 0
 
 
 class ResumeFinding(Record, frozen=True):
-    """The result of one drill."""
+    """The effect of one drill on the progress of the job."""
 
     drill: Drill = Drill()
-    #: "resumed", "started_over" or "unknown"; "" = not fired yet.
+    #: "resumed", "started_over" or "unknown"; "" = the drill has not fired yet.
     outcome: str = ""
     why: str = ""
     advice: str = ""
-    #: The decision of the failure table, with `rule`, `effect`, `count` and `budget` in `details`; null =
-    #: none.
+    #: The timeline entry of the failure table's decision, with `rule`, `effect`, `count` and `budget` in
+    #: `details`; null = no decision.
     verdict: TimelineEntry | None = None
-    #: Start time of the next incarnation; "" = not started.
+    #: Start time of the incarnation after the drill; "" = not started.
     restart_time: str = ""
-    #: Seconds from the end of the affected incarnation to that start; null = no such start.
+    #: Seconds from the end of the incarnation that the drill hit to `restart_time`; null = not restarted.
     down_seconds: float | None = None
-    #: Seconds from that start to the first output line.
+    #: Seconds from `restart_time` to the first output line; null = no output line.
     silent_seconds: float | None = None
-    #: Steps in the log: the first one, the last one before the fault, and the first one after the restart;
-    #: null = none.
+    #: Steps in the log: the first step, the last step before the fault, and the first step after the restart;
+    #: null = not found.
     first_step: int | None = None
     step_before: int | None = None
     step_after: int | None = None
-    #: Number of repeated steps; null = unknown.
+    #: Number of steps that the job repeated; null = unknown.
     lost: int | None = None
     #: Unit of the steps, such as "epoch".
     unit: str = ""
-    #: The replica whose log contains the steps; "" = several replicas.
+    #: The replica whose log contains the steps; "" = the logs of several replicas.
     steps_of: str = ""
 
 
