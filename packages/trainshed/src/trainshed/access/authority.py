@@ -1,8 +1,8 @@
 """Certificate authorities of a service, or of an engine for its agents. They sign certificates of servers and
 clients.
 
-The module imports `cryptography`, which is large. Therefore only modules that create certificates import this
-module (`serve.certificates`, `trainshed_cluster.remote.credentials`).
+The module imports `cryptography`. Therefore only modules that create certificates import it
+(`serve.certificates`, `trainshed_cluster.remote.credentials`).
 """
 
 import datetime

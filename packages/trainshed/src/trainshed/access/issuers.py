@@ -76,11 +76,11 @@ class Issuer(Struct, frozen=True):
         if self.tokeninfo and not is_safe(self.tokeninfo):
             yield f"tokeninfo: {self.tokeninfo!r} is not an https URL"
         if not (self.client_id or self.audiences):
-            yield "client_id: is missing; register the service with the issuer, and enter the client's ID"
+            yield "client_id: is missing. Register the service with the issuer, and set the client's ID"
         for subject, email in self.accounts.items():
             if not _SUBJECT.fullmatch(subject):
                 yield (
-                    f"accounts: {subject!r} is neither a subject nor an unambiguous beginning of subjects, "
+                    f"accounts: {subject!r} is neither a subject nor a prefix that ends after a separator, "
                     "such as repo:corp/vision:ref:refs/heads/*"
                 )
             if member_fault(SERVICE_ACCOUNT + email):

@@ -1,1 +1,2 @@
-"""Serves the public APIs: handlers turn requests into specs or intents, and records into public messages."""
+"""Serves the public APIs. Handlers convert requests to specifications or intents, and records to public
+messages."""

@@ -38,11 +38,11 @@ ADDITIONS: Final = "trainshed.additions"
 
 
 class Issuers(Protocol):
-    """The OpenID Connect issuers for signing in with a browser, and the requests to them."""
+    """The OpenID Connect issuers for signing in with a browser. Sends requests to them."""
 
     @property
     def by_name(self) -> Mapping[str, Issuer]:
-        """The issuers that users may choose in the browser."""
+        """The issuers that users may choose in the browser, by name."""
         ...
 
     async def read_metadata(self, issuer: Issuer) -> Mapping[str, Any]:
@@ -57,54 +57,55 @@ class Issuers(Protocol):
         form: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Mapping[str, Any]:
-        """Return the JSON object at an address of an issuer. Raises Unavailable, and Unauthenticated with the
-        text `refusal` if the issuer rejects the request."""
+        """Return the JSON object at an address of an issuer. `form`: the body of a POST; None = a GET. Raises
+        Unavailable. If the issuer rejects the request, raises Unauthenticated with the text `refusal`."""
         ...
 
     async def verify_token(self, issuer: Issuer, token: str, nonce: str) -> Mapping[str, Any]:
-        """Return the claims of an ID token for a sign-in with this nonce. Raises Unauthenticated and
+        """Return the claims of an ID token for the sign-in with this nonce. Raises Unauthenticated and
         Unavailable."""
         ...
 
 
 class AdditionContext(Struct, frozen=True):
-    """The services that an addition may use. Created before the API and before the event loop has work."""
+    """The services that an addition may use. The context is created before the API. At this time the event
+    loop has no work yet."""
 
     settings: ApiSettings
-    #: The service's data directory. An addition may store files of its own in it.
+    #: The service's data directory. An addition may store its own files there.
     data: Path
     #: Returns the current time in nanoseconds since the epoch.
     now: Callable[[], int]
-    #: Set when the service stops. Streams then end.
+    #: Set when the service stops. Streams must then end.
     closing: asyncio.Event
     tokens: TokenAuthority
     authenticate: Authenticate
     issuers: Issuers
-    #: A key of 32 bytes that signs cookies during sign-in. It stays the same after a restart.
+    #: A key of 32 bytes for signing cookies during sign-in. Restarts do not change it.
     sign_in_key: bytes
-    #: The Unix socket of the bucket process for requests that the service has authenticated.
+    #: The Unix socket of the bucket process. It accepts requests that the service has already authenticated.
     gateway: Path
     #: Returns the current permissions of credentials.
     access: AccessKeeper
     #: Creates and reads the keys of links.
     links: Links
-    #: The database. An addition derives its own writers and snapshots from it.
+    #: The database. An addition creates its own writers and snapshots from it.
     store: Store
-    #: The points of curves.
+    #: The stored points of curves.
     points: PointFiles
     #: Returns a new unique ID. IDs increase with time.
     new_uid: Callable[[], JobUid]
     runtimes: LocalRuntimes
-    #: Returns the confinement of processes that show files written by programs. Call it in a thread after the
-    #: start. Raises BuildFailed.
+    #: Returns how to confine processes that read files of programs and show them. Must be called in a thread,
+    #: after the service has started. Raises BuildFailed.
     terms: Callable[[], InstallationTerms]
-    #: Returns the path of a log directory on this disk, or None if it has no event files or its project may
-    #: not read it. Blocks. Raises FailedPrecondition if the directory is on another machine.
+    #: Returns the path of a log directory on this disk. Returns None if the directory has no event files or
+    #: its project may not read it. Blocks. Raises FailedPrecondition if the directory is on another machine.
     event_files: Callable[[LogDirectory], ShownDirectory | None]
 
 
 Mounts = Mapping[str, Application]
-"""HTTP applications by the first segment of their paths."""
+"""HTTP applications, each by the first segment of its paths."""
 
 
 class Addition(Struct, frozen=True):
@@ -113,36 +114,36 @@ class Addition(Struct, frozen=True):
     handlers: Handlers = field(default_factory=dict[str, Handler])
     #: Methods that return a stream.
     streams: StreamHandlers = field(default_factory=dict[str, StreamHandler])
-    #: Checks for methods whose requests can be checked in part.
+    #: Checks for requests of which only a part could be parsed.
     checks: Checks = field(default_factory=dict[str, Check])
-    #: Creates the addition's HTTP applications, which may call methods of the API. Called once, when all
-    #: handlers are registered.
+    #: Creates the addition's HTTP applications, which may call methods of the API. Called once, after all
+    #: handlers have been registered.
     mounts: Callable[[Services, Registry], Mounts] = lambda services, registry: {}
-    #: Returns an address that signs a browser in once with the rights of these credentials, and opens the
-    #: addition's pages. None = the addition has no pages.
+    #: Returns an address for opening the addition's pages. The address signs in one browser, once, with the
+    #: rights of these credentials. None = the addition has no pages.
     link: Callable[[Credential], str] | None = None
-    #: The relation of jobs to the addition's resources; None = no relation.
+    #: Relates jobs to the addition's resources; None = jobs have no such resources.
     tracking: Tracking | None = None
 
 
 AdditionFactory = Callable[[AdditionContext], Addition]
-"""Creates an addition. It must not block, because the service is starting."""
+"""Creates an addition. It must not block, because it is called while the service starts."""
 
 
 class AdditionUnusable(Exception):
     """An addition cannot be loaded, or serves a method or path that is already served. The message contains
-    its name and the remedy."""
+    the addition's name and the remedy."""
 
 
 def load_additions(context: AdditionContext) -> dict[str, Addition]:
-    """Load the installed additions and return them by name. Raises AdditionUnusable."""
+    """Load the installed additions. Return them by name. Raises AdditionUnusable."""
     return {point.name: _load(point, context) for point in _entry_points()}
 
 
 def import_additions() -> None:
-    """Import all loadable additions, so that their database records are registered."""
+    """Import all additions that can be imported. This registers their database records."""
     for point in _entry_points():
-        # Ignore any exception, because the start of the service reports it.
+        # Any exception is ignored here, because the start of the service reports it.
         with contextlib.suppress(Exception):
             point.load()
 
@@ -157,7 +158,8 @@ def _load(point: "EntryPoint", context: AdditionContext) -> Addition:
     try:
         return cast("AdditionFactory", point.load())(context)
     except Exception as failure:
-        # Any exception: an addition is foreign code, and the error must name its distribution.
+        # Any exception is caught, because an addition is code from elsewhere. The error must contain the
+        # addition's distribution.
         distribution = point.dist.name if point.dist is not None else point.value
         raise AdditionUnusable(
             f"The addition {point.name!r} of {distribution} cannot be loaded ({type(failure).__name__}: "
@@ -167,7 +169,8 @@ def _load(point: "EntryPoint", context: AdditionContext) -> Addition:
 
 
 def registry_with(additions: Mapping[str, Addition]) -> Registry:
-    """Return the registry of the built-in methods and the additions' methods. Raises AdditionUnusable."""
+    """Return a registry with the built-in methods and the methods of the additions. Raises
+    AdditionUnusable."""
     handlers, checks = dict(BUILT_IN.handlers), dict(BUILT_IN.checks)
     streams = dict(BUILT_IN.streams)
     for name, addition in additions.items():
@@ -186,7 +189,7 @@ def registry_with(additions: Mapping[str, Addition]) -> Registry:
 def mounts_with(
     additions: Mapping[str, Addition], services: Services, registry: Registry, own: Mounts
 ) -> Mounts:
-    """Return the service's `own` mounts and the mounts of the additions. Raises AdditionUnusable."""
+    """Return the service's `own` mounts and the additions' mounts. Raises AdditionUnusable."""
     mounts = dict(own)
     for name, addition in additions.items():
         added = addition.mounts(services, registry)

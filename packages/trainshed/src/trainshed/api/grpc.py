@@ -1,11 +1,11 @@
 """gRPC over the registry of handlers, and the gRPC server.
 
 One generic gRPC handler serves all methods with the same handlers as REST (`api.rest`). It contains no method
-names; `v1beta1` of the Vertex services is an alias. Routing headers (`x-goog-request-params`) are ignored,
-because requests contain the same values.
+names. `v1beta1` of the Vertex services is an alias of `v1`. Routing headers (`x-goog-request-params`) are
+ignored, because requests contain the same values.
 
-This module also limits the size of errors in trailers. Clients may drop trailers above 8 KiB (gRPC's default)
-and report the dropped trailer instead of the error, so long errors are shortened.
+This module also shortens long errors. Clients may reject trailers above 8 KiB (gRPC's default). They then
+report the rejected trailer instead of the error.
 """
 
 import asyncio
@@ -41,10 +41,13 @@ from trainshed.wire.status import StatusCode, Violation, WireError, status_messa
 
 @contextmanager
 def _quiet_grpc_environment() -> Generator[None]:
-    """Set environment variables that gRPC's core reads during its import, and remove them for child
-    processes. By default, gRPC writes a line to stderr for every stray connection. After a fork it also runs
-    code in the child process, which breaks open connections when the child starts another program
-    (grpc/grpc#28557). Variables that the operator has set stay unchanged."""
+    """Set environment variables that gRPC's core reads during its import. Remove them afterwards, so child
+    processes do not inherit them.
+
+    By default, gRPC writes a line to stderr for every stray connection. After a fork, it also runs code in
+    the child process. This breaks open connections if the child starts another program (grpc/grpc#28557).
+    Variables that the operator has set stay unchanged.
+    """
     quiet = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
     added = quiet.keys() - os.environ.keys()
     os.environ.update((name, quiet[name]) for name in added)
@@ -62,13 +65,13 @@ with _quiet_grpc_environment():
 
 _CODES: Final[dict[int, Any]] = {code.value[0]: code for code in grpc.StatusCode}
 DETAILS: Final = "grpc-status-details-bin"
-"""The trailer with a google.rpc.Status, which contains the code, the message, and the details."""
+"""Name of the trailer that contains a google.rpc.Status with the code, the message and the details."""
 _MAX_TRAILER_SIZE: Final = 7_000
-"""Maximum size in bytes of message and details together, as encoded on the wire."""
+"""Maximum size in bytes of message and details together, encoded as on the wire."""
 _MAX_SHORT_MESSAGE: Final = 300
 _MAX_DESCRIPTION: Final = 60
 _MAX_FIELD: Final = 200
-"""Maximum length of a field name in characters, when an error must be shortened. A short message fits even if
+"""Maximum length of a field name in a shortened error, in characters. The error fits into the trailer even if
 each character has four bytes."""
 _SHORTENED_SUFFIX: Final = (
     " ... (shortened to fit into a gRPC trailer; REST responses are complete)"
@@ -76,8 +79,8 @@ _SHORTENED_SUFFIX: Final = (
 
 
 class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBaseClass]
-    """The public APIs for a grpc.aio server, which requests the handler of each call from this
-    interceptor."""
+    """The public APIs as an interceptor of a grpc.aio server. The server requests the handler of each call
+    from the interceptor."""
 
     def __init__(self, services: Services, authenticate: Authenticate, registry: Registry) -> None:
         self._services = services
@@ -93,9 +96,12 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
                 self._methods.setdefault(path, (api, rpc))
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        """Return the handler of one call. Every path has a handler, at least to report an error. The handler
-        receives the request as a stream and reads it only after authentication, so that no message of an
-        unauthenticated caller is held in memory."""
+        """Return the handler of one call.
+
+        Every path has a handler, because the handler also reports errors. It receives the request as a
+        stream, and reads it only after authentication. Therefore requests of unauthenticated callers are not
+        held in memory.
+        """
         path: str = details.method
         metadata: Iterable[tuple[str, str | bytes]] = details.invocation_metadata
         header = _value(metadata, "authorization")
@@ -107,11 +113,11 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
             try:
                 principal = await self._authenticate(header)
             except Exception as error:
-                is_served = canonical_path(path) in self._methods or _known(path)
-                outcome = public_error(error, "", path) if is_served else self._unserved(path)
+                is_served = canonical_path(path) in self._methods or _find_known_method(path)
+                outcome = public_error(error, "", path) if is_served else self._unserved_error(path)
                 return await self._end(context, path, outcome, identity, began)
-            # A call continues after its client disconnects. Otherwise a job that was stored without waking
-            # the controller would wait until the service restarts.
+            # A call continues if its client disconnects. Otherwise a job could be stored without a
+            # notification of the controller. It would then wait until the service restarts.
             task = joined(self._answer(path, principal, await anext(aiter(requests), b"")))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -126,7 +132,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
                 async with aclosing(self._open(path, principal, requests)) as responses:
                     async for response in responses:
                         yield response
-            except Exception as error:  # The caller receives a response for any exception.
+            except Exception as error:  # The caller receives a response for every exception.
                 outcome = public_error(error, api, path)
             await self._end(context, path, outcome, identity, began)
 
@@ -136,7 +142,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         return grpc.stream_unary_rpc_method_handler(handle)
 
     async def _open(self, path: str, principal: Principal, requests: Any) -> AsyncGenerator[bytes]:
-        """Yield the responses of a stream. Only its first request is read."""
+        """Yield the responses of a stream. Only the first request of the stream is read."""
         _, rpc = self._methods[canonical_path(path)]
         first = await anext(aiter(requests), b"")
         call = Call(principal, self._services, rpc.full_name)
@@ -148,8 +154,8 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
     async def _end(
         self, context: Any, path: str, outcome: bytes | PublicError, identity: str, began: float
     ) -> bytes:
-        """Send the outcome and the request ID to the caller, and count and log the call. `began`: the start
-        by `time.perf_counter`."""
+        """Send the outcome and the request ID to the caller. Count and log the call. `began`: the value of
+        `time.perf_counter` at its start."""
         refused = outcome if isinstance(outcome, PublicError) else None
         code = _CODES[refused.code.number if refused is not None else 0]
         log_request("gRPC", path, code.name, began)
@@ -167,7 +173,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         return cast(bytes, outcome)
 
     async def finish(self, seconds: float) -> None:
-        """Wait at most `seconds` for running calls whose clients have disconnected."""
+        """Wait until the calls have finished whose clients have disconnected, at most `seconds`."""
         if self._running:
             await asyncio.wait(self._running, timeout=seconds)
 
@@ -175,18 +181,18 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         api, rpc = self._methods.get(canonical_path(path), ("", None))
         try:
             if rpc is None:
-                return self._unserved(path)
+                return self._unserved_error(path)
             read, version = partial(_read, rpc, request), version_of(path)
             call = Call(principal, self._services, rpc.full_name)
             answer = await self._registry.answer(call, version, len(request), read)
             return answer.SerializeToString()
-        except Exception as error:  # The caller receives a response for any exception.
+        except Exception as error:  # The caller receives a response for every exception.
             return public_error(error, api, path)
 
-    def _unserved(self, path: str) -> PublicError:
-        """Return the error for a path without a handler. For a method of the public APIs, raise the same
-        error as over REST."""
-        if (known := _known(path)) is not None:
+    def _unserved_error(self, path: str) -> PublicError:
+        """Return the error for a path without a handler. If the path belongs to a method of the public APIs,
+        raise the same error as REST."""
+        if (known := _find_known_method(path)) is not None:
             raise not_served(known, self._registry.methods)
         services = ", ".join(sorted({name.rpartition(".")[0] for name in self._registry.methods}))
         text = f"The method {path} does not exist. This service serves {services}."
@@ -194,21 +200,21 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
 
 
 def _source(context: Any) -> str:
-    """Return the network address of the caller; "" for programs of jobs, which connect by a Unix socket. The
-    name of a forwarded connection contains the address (`serve.relay`)."""
+    """Return the network address of the caller, or "" for a program of a job, which connects by a Unix
+    socket. For a forwarded connection, the name of the connection contains the address (`serve.relay`)."""
     kind, _, address = unquote(context.peer()).partition(":")
     if kind == "unix-abstract":
         return address.split("/")[-2]
     return "" if kind == "unix" else address.rpartition(":")[0].strip("[]")
 
 
-def _known(path: str) -> routes.KnownMethod | None:
+def _find_known_method(path: str) -> routes.KnownMethod | None:
     names = (some.removeprefix("/").replace("/", ".") for some in (canonical_path(path), path))
     return next(filter(None, map(routes.find_by_name, names)), None)
 
 
 def _read(rpc: Rpc, request: bytes) -> Message:
-    """Parse a request with the same checks as over REST, and clear fields that only the service sets. Raises
+    """Parse a request with the same checks as REST. Clear the fields that only the service sets. Raises
     WireError."""
     if len(request) > (max_size := max_body_size(rpc.method)):
         raise WireError((Violation("", f"Request size exceeds the limit: {max_size} bytes."),))
@@ -231,21 +237,24 @@ def _value(metadata: Iterable[tuple[str, str | bytes]], name: str) -> str | None
 
 
 def version_of(path: str) -> Version:
-    """Return the version in a gRPC path (`/package.Service/Method`)."""
+    """Return the version of a gRPC path (`/package.Service/Method`)."""
     if path.startswith(f"/{BETA}"):
         return Version.V1BETA1
     return Version.V1 if path.startswith(f"/{V1}") else Version.UNSPECIFIED
 
 
 def canonical_path(path: str) -> str:
-    """Return the path of the method that serves `path`."""
+    """Return the path of the method that serves calls to `path`."""
     is_beta = version_of(path) is Version.V1BETA1
     return f"/{V1}{path[len(BETA) + 1 :]}" if is_beta else path
 
 
 def fit_to_trailer(refused: PublicError) -> tuple[str, bytes]:
-    """Return an error's message and its serialized google.rpc.Status, shortened to fit into a trailer. Long
-    texts are cut, and only the first violations are included, with the number of omitted violations."""
+    """Return an error's message and its serialized google.rpc.Status, shortened to fit into a trailer.
+
+    Long texts are cut. Only the first violations are included, together with the number of omitted
+    violations.
+    """
     message, violations = refused.message, refused.violations
     status = _status(refused, message, violations)
     if _fits(message, status):
@@ -267,8 +276,8 @@ def _status(refused: PublicError, message: str, violations: Sequence[Violation])
 
 
 def _fits(message: str, status: bytes) -> bool:
-    """Whether message and status fit into a trailer as encoded on the wire: messages in percent encoding,
-    binary trailers in base64."""
+    """Whether message and status fit into a trailer on the wire. Messages are percent-encoded, and binary
+    trailers are in base64."""
     plain = sum(
         1 if 0x20 <= byte <= 0x7E and byte != 0x25 else 3
         for byte in message.encode(errors="replace")
@@ -277,36 +286,36 @@ def _fits(message: str, status: bytes) -> bool:
 
 
 OPTIONS: Final = (
-    # gRPC's own default. A message of many small parts takes forty times its size after parsing.
+    # This is gRPC's own default. After parsing, a message of many small parts needs forty times its size.
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_concurrent_streams", 128),
     ("grpc.max_metadata_size", 16 << 10),
     ("grpc.absolute_max_metadata_size", 64 << 10),
-    # Timeout of the TLS handshake or of the first frame.
+    # Timeout of the TLS handshake and of the first frame.
     ("grpc.server_handshake_timeout_ms", 20_000),
     # Clients may send keepalive pings at any rate.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),
-    # Detects clients whose machine is gone; gRPC's default is two hours.
+    # Detects clients whose machine has disappeared. gRPC's default is two hours.
     ("grpc.keepalive_time_ms", 300_000),
-    # Limits how long connections without calls stay open. Running calls finish, and clients reconnect
-    # silently. `max_connection_idle_ms` closes connections with an error that clients print.
+    # Limits how long connections without calls stay open. Calls in progress finish, and clients reconnect
+    # without an error. `max_connection_idle_ms` would close connections with an error that clients print.
     ("grpc.max_connection_age_ms", 300_000),
-    # By default two services share a port, and each receives some of the calls.
+    # By default, two services could listen on the same port, and each would receive some of the calls.
     ("grpc.so_reuseport", 0),
 )
 
 
 class Identity(Struct, frozen=True):
-    """The server's private key and its certificate chain for TLS, in PEM."""
+    """The server's private key and certificate chain for TLS, in PEM."""
 
     key: bytes
     chain: bytes
 
 
 class GrpcServer:
-    """A gRPC server. Create and use it on one event loop."""
+    """A gRPC server. It must be created and used on the same event loop."""
 
     def __init__(
         self,
@@ -316,13 +325,13 @@ class GrpcServer:
         *,
         registry: Registry = BUILT_IN,
     ) -> None:
-        """`connections`: maximum number of connections per address."""
+        """`connections`: maximum number of open connections per address."""
         self._transport = GrpcTransport(services, authenticate, registry)
         options = (*OPTIONS, ("grpc.max_allowed_incoming_connections", connections))
         self._server: Any = aio.server(interceptors=(self._transport,), options=options)
 
     def listen(self, address: str, identity: Identity | None = None) -> None:
-        """Listen at `unix:PATH` or `HOST:PORT`, with TLS if there is an identity. Raises RuntimeError if the
+        """Listen at `unix:PATH` or `HOST:PORT`. TLS is used if `identity` is set. Raises RuntimeError if the
         address is not available."""
         if identity is None:
             self._server.add_insecure_port(address)
@@ -334,7 +343,7 @@ class GrpcServer:
         await self._server.start()
 
     async def stop(self, grace: float) -> None:
-        """Reject new calls and wait at most `grace` seconds for open calls. Then wait at most as long again
-        for calls whose clients have disconnected."""
+        """Reject new calls. Wait at most `grace` seconds for open calls, then at most as long again for calls
+        whose clients have disconnected."""
         await self._server.stop(grace)
         await self._transport.finish(grace)

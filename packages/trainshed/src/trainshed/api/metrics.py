@@ -1,7 +1,5 @@
-"""`GET /metrics`: the service's own metrics in the Prometheus format (docs/metrics.md).
-
-`telemetry.meters` provides most of the numbers.
-"""
+"""`GET /metrics`: the service's own metrics in the Prometheus format (docs/metrics.md). `telemetry.meters`
+provides most of the values."""
 
 import tomllib
 from collections import Counter, defaultdict
@@ -21,7 +19,7 @@ from trainshed.telemetry.meters import Histogram, Labels
 
 METHOD: Final = "trainshed.v1.Service.GetMetrics"
 _MAX_PROJECTS: Final = 100
-"""Maximum number of projects with their own series. All other projects share the label ""."""
+"""Maximum number of projects with their own series. All other projects are combined under the label ""."""
 _RESOURCES: Final = {CPU_HOURS: "cpu", GPU_HOURS: "gpu"}
 _CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _FAMILIES: Final[Mapping[str, Any]] = tomllib.loads(
@@ -30,7 +28,7 @@ _FAMILIES: Final[Mapping[str, Any]] = tomllib.loads(
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 Values = Mapping[Labels, float]
-"""The samples of a metric family by their labels."""
+"""The samples of a metric, by their labels."""
 
 
 class MetricsSurface:
@@ -41,13 +39,13 @@ class MetricsSurface:
         self._authenticate = authenticate
 
     async def answer(self, request: Request) -> Response:
-        """Return the metrics, or an error for another path or method. Raises Unauthenticated and
+        """Return the metrics. For another path or method, return an error. Raises Unauthenticated and
         PermissionDenied."""
         if request.method != "GET" or request.path != "/metrics":
             return public_error_response(unknown_method(request))
         request.api = "trainshed_v1"
         principal = await self._authenticate(request.headers.get("authorization"))
-        # Callers with rights in only one project are rejected, because the metrics cover all projects.
+        # The metrics cover all projects, so callers with rights in only one project are rejected.
         authorize(principal, METHOD, ())
         return Response(
             "".join(_lines(self._services)).encode(), headers=((b"content-type", _CONTENT_TYPE),)
@@ -83,7 +81,7 @@ def _lines(services: Services) -> Iterable[str]:
 
 
 def _load_values(load: Load) -> Mapping[str, Values]:
-    # Without quotas of users, because there may be ten thousand of them.
+    # Quotas of users are omitted, because ten thousand of them may exist.
     own = [quota for quota in load.quotas if not quota.key.person]
     quotas = {(quota.key.project_id, quota.key.region, quota.key.metric): quota for quota in own}
     return {
@@ -99,8 +97,8 @@ def _load_values(load: Load) -> Mapping[str, Values]:
 
 
 def _project_values(load: Load) -> Mapping[str, Values]:
-    """Return jobs and usage by project. Only projects with the most jobs and usage have their own labels,
-    because callers can invent project names."""
+    """Return the numbers of jobs and the usage by project. Only the projects with the most jobs and usage
+    have labels of their own, because callers can invent project names."""
     weights: defaultdict[str, float] = defaultdict(float)
     for (project, _), hours in load.used.items():
         weights[project] += hours

@@ -1,8 +1,8 @@
-"""AI Platform Training, `ml` v1 (facts/resources#ml): projects.jobs (create, get, list, cancel, and patch of
-labels), and projects.getConfig.
+"""AI Platform Training, `ml` v1 (facts/resources#ml): the methods create, get, list, cancel and patch
+(labels) of projects.jobs, and projects.getConfig.
 
-A job with hyperparameters is a tuning job. Each of its trials is a separate job, `JOB.TRIAL`, which clients
-can read and cancel but not list.
+A job with hyperparameters is a tuning job. Each of its trials is a separate job, `JOB.TRIAL`. Clients can
+read and cancel this job, but it is not listed.
 """
 
 import base64
@@ -57,7 +57,7 @@ from trainshed.wire import pool
 
 _SERVICE: Final = "google.cloud.ml.v1.JobService"
 _ACCOUNT: Final = "trainshed@localhost"
-"""The service account of the service itself."""
+"""The service account that represents the service itself."""
 _DEFAULT_PAGE_SIZE: Final = 20
 _MAX_PAGE_SIZE: Final = 100
 _RESUME: Final = "hyperparameters.resume_previous_job_id"
@@ -66,7 +66,7 @@ _RESUME: Final = "hyperparameters.resume_previous_job_id"
 def check_create(
     call: Call, request: Any, further: tuple[Violation, ...] = ()
 ) -> JobDraft[JobSpec | TuningSpec]:
-    """Return the job to create. Raises InvalidRequest with all errors, including those in `further`."""
+    """Return the job to create. Raises InvalidRequest with all errors, including `further`."""
     services = call.services
     public = public_field(call, request, "job")
     return check_and_parse(
@@ -81,7 +81,8 @@ def check_create(
 
 
 async def requested_job(call: Call, request: Any) -> JobDraft[Any]:
-    """Return the job to create after all checks. Raises InvalidRequest with all errors."""
+    """Return the job to create after all checks, including checks that read the store. Raises InvalidRequest
+    with all errors."""
     _, further = await _resumed_job(call, request)
     return check_create(call, request, further)
 
@@ -89,7 +90,8 @@ async def requested_job(call: Call, request: Any) -> JobDraft[Any]:
 async def create(call: Call, request: Any) -> Message:
     services = call.services
     resumed, further = await _resumed_job(call, request)
-    # `public` is the original request, without the values of the resumed job.
+    # `public` contains the original request without the values of the resumed job, so it must be converted
+    # again.
     call = call if resumed is None else replace(call, public=None)
     draft = check_create(call, request, further)
     if isinstance(draft.spec, TuningSpec):
@@ -97,7 +99,7 @@ async def create(call: Call, request: Any) -> Message:
     name = JobName(Api.ML, ProjectName.parse(request.parent).project_id, "", draft.display_name)
     made = new_job(services, services.new_uid(), name, draft, public_field(call, request, "job"))
     await store_works(services, call.principal, made)
-    # Read the stored job again, because only the store computes the etag.
+    # Read the stored job, because only the store computes the etag.
     work, etag = await services.reader.job(made.name)
     set_outputs(request.job, work, etag, trial_records=NO_TRIALS)
     return request.job
@@ -133,8 +135,8 @@ async def cancel(call: Call, request: Any) -> Message:
 
 
 async def update(call: Call, request: Any) -> Message:
-    """Replace the labels, the only fields that can change. `job.etag` prevents lost updates. Unchanged labels
-    are not checked again, because a notification target may no longer exist."""
+    """Replace the labels, which are the only fields that can change. `job.etag` prevents lost updates. Labels
+    that stay the same are not checked again, because a notification target may no longer exist."""
     name = _job_name(request.name)
     if "labels" not in read_update_mask(request.update_mask.paths, ("labels", "etag")):
         text = "Only labels can be updated. Use updateMask=labels."
@@ -148,7 +150,7 @@ async def update(call: Call, request: Any) -> Message:
     etag = base64.b64encode(request.job.etag).decode()
     changed = await services.intake.replace_labels(name, labels, etag, services.now())
     services.notices.publish(changed.uid)
-    # The controller has the labels of running jobs in memory and uses them, for example for notifications.
+    # The controller holds the labels of running jobs in memory. It uses them for notifications, for example.
     services.wake(changed.uid)
     work, etag = await services.reader.job(name)
     return await _view(call, work, etag)
@@ -189,7 +191,7 @@ HANDLERS: Final[Handlers] = {
 
 
 def _check_without_store(call: Call, request: Any) -> None:
-    # Only the store has the values that a resumed search omits.
+    # Only the store contains the values that the request omits for a resumed search.
     if not request.job.training_input.hyperparameters.resume_previous_job_id:
         check_create(call, request)
 
@@ -208,8 +210,9 @@ def _job_name(text: str) -> JobName:
 
 
 async def _resumed_job(call: Call, request: Any) -> tuple[TuningJob | None, tuple[Violation, ...]]:
-    """Return the tuning job that a new job resumes, and violations if resuming is not possible. Fields of the
-    search that the request omits are copied from the resumed job (facts/tuning#ml)."""
+    """Return the tuning job that a new job resumes (None = none), and violations if that job cannot be
+    resumed. The fields of the search that the request omits are copied from the resumed job
+    (facts/tuning#ml)."""
     search = request.job.training_input.hyperparameters
     if not search.resume_previous_job_id:
         return None, ()
@@ -234,8 +237,8 @@ async def _resumed_job(call: Call, request: Any) -> tuple[TuningJob | None, tupl
 
 
 def _with_resumed_studies(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
-    """Return the specification together with the studies it resumes. Raises InvalidRequest if the previous
-    job was a different search."""
+    """Return the specification with the studies that it resumes. Raises InvalidRequest if the previous job's
+    search was different."""
     if previous is None:
         return spec
     before = previous.spec.study
@@ -256,8 +259,11 @@ def _with_resumed_studies(spec: TuningSpec, previous: TuningJob | None) -> Tunin
 
 
 async def _view(call: Call, work: Work, etag: str, *, in_list: bool = False) -> Message:
-    """Return the Job message with a tuning job's trials. A list does not read the jobs of trials, because
-    there may be very many. It shows the state of each trial from its study."""
+    """Return the Job message with a tuning job's trials.
+
+    In a list, each trial has the state from its study. The jobs of the trials are not read, because there may
+    be very many.
+    """
     services, trial_records = call.services, NO_TRIALS
     if isinstance(work, TuningJob):
         trials = await services.studies.history((work.study,))
@@ -285,13 +291,13 @@ STATES: Final[Mapping[str, JobState | None]] = {
     **{state.value: state for state in JobState},
     "STATE_UNSPECIFIED": None,
 }
-"""Job states by public state name; None for the state that no job has."""
+"""Job states by public name. None = jobs never have this state."""
 
 JOB: Final = "google.cloud.ml.v1.Job"
 
 
 class TrialRecords(Struct, frozen=True):
-    """A tuning job's trials and, if available, the jobs that evaluate them, in any order."""
+    """The trials of a tuning job, and the jobs that run them if they were read. Both are in any order."""
 
     trials: Sequence[Trial] = ()
     jobs: Sequence[Job] = ()
@@ -303,8 +309,8 @@ NO_TRIALS: Final = TrialRecords()
 def job_view(
     record: Work, etag: str, position: int = 0, trial_records: TrialRecords = NO_TRIALS
 ) -> Message:
-    """Return the Job message of a stored job. `etag`: from the store; `position`: the position in the queue,
-    0 = not queued; `trial_records`: the trials of a tuning job."""
+    """Return the Job message of a stored job. `etag`: the job's etag from the store. `position`: the job's
+    position in the queue; 0 = not in the queue. `trial_records`: the trials of a tuning job."""
     view = wire_json.from_public(JOB, json.loads(record.public_json))
     set_outputs(view, record, etag, position, trial_records)
     return view
@@ -319,12 +325,12 @@ def set_outputs(
     set_micros(view.create_time, record.created)
     set_micros(view.start_time, record.started)
     set_micros(view.end_time, record.ended)
-    # Programs read `trainingOutput` of a job in any state. Without a result it is `{}`.
+    # Programs read `trainingOutput` of a job in any state. It is `{}` if there is no output.
     view.training_output.SetInParent()
     if isinstance(record, TuningJob):
         _set_tuning_output(view.training_output, record, trial_records)
     elif isinstance(record, Job) and record.ended:
-        view.training_output.consumed_ml_units = _consumed(
+        view.training_output.consumed_ml_units = _ml_units(
             record.spec, record.started, record.ended
         )
     if message := _error_message(record):
@@ -334,8 +340,8 @@ def set_outputs(
 
 
 def _set_tuning_output(output: Any, record: TuningJob, trial_records: TrialRecords) -> None:
-    """Set the trials of a tuning job: finished trials from best to worst, then trials without a result, then
-    running trials (facts/resources#ml)."""
+    """Set the trials in a tuning job's output: first the finished trials from best to worst, then trials
+    without a result, then running trials (facts/resources#ml)."""
     output.is_hyperparameter_tuning_job = True
     metric = record.spec.study.metrics[0]
     output.hyperparameter_metric_tag = metric.id
@@ -345,14 +351,15 @@ def _set_tuning_output(output: Any, record: TuningJob, trial_records: TrialRecor
         _set_trial(output.trials.add(), trial, metric, states.get(trial.number))
     if record.ended:
         trials = (
-            _consumed(record.spec.trial, trial.started, trial.ended or record.ended)
+            _ml_units(record.spec.trial, trial.started, trial.ended or record.ended)
             for trial in trial_records.trials
         )
         output.consumed_ml_units = round(sum(trials), 2)
 
 
-def _consumed(spec: JobSpec, started: int, ended: int) -> float:
-    """Return the ML units that a job used between two times in nanoseconds; `started` 0 = it never ran."""
+def _ml_units(spec: JobSpec, started: int, ended: int) -> float:
+    """Return the ML units that a job consumed. `started`, `ended`: times in nanoseconds; a start of 0 = the
+    job never ran."""
     nodes: list[float] = []
     for pool_ in spec.pools:
         devices = pool_.machine.accelerators
@@ -364,8 +371,8 @@ def _consumed(spec: JobSpec, started: int, ended: int) -> float:
 
 
 def _sort_key(trial: Trial, metric: Metric) -> tuple[int, float, int]:
-    """Return a sort key: finished trials from best to worst, then trials without a result, then running
-    trials. Ties are in order of trial number."""
+    """Return a sort key. It sorts finished trials from best to worst, then trials without a result, then
+    running trials. Equal trials are sorted by number."""
     value = trial.final.value(metric.id) if trial.final is not None else None
     if value is None:
         return (1 if trial.state.is_over else 2, 0.0, trial.number)
@@ -387,8 +394,8 @@ def _set_trial(view: Any, trial: Trial, metric: Metric, job: JobState | None) ->
 
 
 def _trial_state(trial: Trial, job: JobState | None) -> JobState:
-    """Return a trial's state as a job's state. This is the state of the trial's job if known, except for a
-    trial without a result."""
+    """Return the state of a trial as a job state. For an unfinished trial, this is the state of its job if
+    known."""
     if trial.state is TrialState.SUCCEEDED:
         return JobState.SUCCEEDED
     if trial.state is TrialState.INFEASIBLE:
@@ -397,7 +404,8 @@ def _trial_state(trial: Trial, job: JobState | None) -> JobState:
 
 
 def _error_message(record: Work) -> str:
-    """Return the error message of a job, or, once a cancellation is decided, the reason for it."""
+    """Return the error message of a job. If a cancellation was decided but is not finished, return the reason
+    for the cancellation."""
     if record.error is not None:
         return record.error.message
     decided = None if isinstance(record, Pipeline) else record.outcome

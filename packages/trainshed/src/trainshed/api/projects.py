@@ -1,6 +1,7 @@
-"""Resource Manager's projects and their IAM policies: v3, and the v1 methods that gcloud calls.
+"""Resource Manager's projects and their IAM policies: API v3, and the methods of v1 that gcloud calls.
 
-Every project in which a caller has rights exists. A created project also has a display name and labels.
+Every project in which a caller has rights exists. A project that was created explicitly also has a display
+name and labels.
 """
 
 import hashlib
@@ -49,7 +50,7 @@ CREATION_PREFIX: Final = "cp."
 """Prefix of the IDs of operations that create projects."""
 _UPDATABLE_FIELDS: Final = ("display_name", "labels")
 _MAX_MEMBERS: Final = 1_500
-"""Maximum number of members in a project's policy, as on the public service."""
+"""Maximum number of members in a project's policy. The public service has the same limit."""
 
 
 async def get_project(call: Call, request: Any) -> Message:
@@ -59,7 +60,8 @@ async def get_project(call: Call, request: Any) -> Message:
 
 
 async def list_projects(call: Call, request: Any) -> Message:
-    """List the projects that the caller may see, on one page. Raises InvalidRequest for a search."""
+    """List the projects that the caller may see. All of them are on one page. Raises InvalidRequest for a
+    search."""
     if getattr(request, "query", ""):
         text = "Searching projects is not supported. Omit the query, and select from the full list."
         raise InvalidRequest((Violation("query", text),))
@@ -109,7 +111,7 @@ async def delete_project(call: Call, request: Any) -> Message:
 
 
 async def _delete(services: Services, name: str) -> None:
-    """Delete a project. Its contents remain available to the owners of the service."""
+    """Delete a project. Owners of the service can still read its contents."""
     if name == services.settings.project:
         raise FailedPrecondition(f"{name} is the service's own project, which cannot be deleted.")
 
@@ -143,7 +145,7 @@ async def get_policy(call: Call, request: Any) -> Message:
 
 
 async def set_policy(call: Call, request: Any) -> Message:
-    """Replace the roles of members in a project. Raises InvalidRequest, and Aborted for an outdated etag."""
+    """Replace the bindings of a project's policy. Raises InvalidRequest, and Aborted for an outdated etag."""
     name = ProjectName.parse(request.resource, field="resource").project_id
     grants = _grants(name, request.policy)
     former: frozenset[Grant] = frozenset()
@@ -166,12 +168,14 @@ async def set_policy(call: Call, request: Any) -> Message:
 
 
 async def test_permissions(call: Call, request: Any) -> Message:
-    """Return the requested permissions that the caller has. Roles are granted on projects, so the result is
-    the same for every resource of a project. Only the form of the resource's name is checked, because the
-    public method does not reveal whether a resource exists."""
+    """Return those of the requested permissions that the caller has.
+
+    Roles are granted in projects, so the result is the same for all resources of a project. Only the form of
+    the resource name is checked, because the public method does not reveal whether a resource exists.
+    """
     faults = Faults()
     with faults.collect():
-        # The form is `projects/P`, followed by pairs of collection and ID.
+        # A resource name is `projects/P`, followed by pairs of collection and ID.
         parts = request.resource.split("/")
         ProjectName.parse("/".join(parts[:2]), field="resource")
         if len(parts) % 2 or not all(parts):
@@ -180,7 +184,7 @@ async def test_permissions(call: Call, request: Any) -> Message:
             )
             faults.add("resource", text)
     for index, permission in enumerate(request.permissions):
-        # The public method accepts no wildcards.
+        # The public method rejects wildcards.
         if "*" in permission or permission.count(".") < 2:
             text = f"{permission!r} is not the name of one permission, such as aiplatform.customJobs.get."
             faults.add(f"permissions[{index}]", text)
@@ -188,7 +192,8 @@ async def test_permissions(call: Call, request: Any) -> Message:
     principal = call.principal
     mine = principal.rights.within(request.resource.split("/")[1])
     if principal.program is not None and request.resource.count("/") == 1 and mine:
-        # Programs have rights in their project's buckets without a role (`buckets.admission`).
+        # Programs have rights in the buckets of their project, although they have no role there
+        # (`buckets.admission`).
         mine |= ADMIN_BUCKETS
     permissions = dict.fromkeys(request.permissions)
     return pool.message(
@@ -213,12 +218,12 @@ HANDLERS: Final[Handlers] = {
 
 
 async def get_by_v1(call: JsonCall) -> dict[str, Any]:
-    """Return the public v1 Project resource. Raises PermissionDenied and InvalidRequest."""
+    """Return a project in the form of v1. Raises PermissionDenied and InvalidRequest."""
     return _view_of_v1(call.services.access.book, _authorized_project(call, _GET))
 
 
 async def list_by_v1(call: JsonCall) -> dict[str, Any]:
-    """Return the v1 list of the projects that the caller may see. Raises PermissionDenied."""
+    """Return the projects that the caller may see, in the form of v1. Raises PermissionDenied."""
     authorize(call.principal, LIST_PROJECTS)
     book = call.services.access.book
     names = visible_projects(call.principal, call.services)
@@ -226,7 +231,7 @@ async def list_by_v1(call: JsonCall) -> dict[str, Any]:
 
 
 async def create_by_v1(call: JsonCall) -> dict[str, Any]:
-    """Create the project of a v1 request and return a finished operation. Raises PermissionDenied,
+    """Create the project in a v1 request, and return a finished operation. Raises PermissionDenied,
     InvalidRequest and AlreadyExists."""
     authorize(call.principal, _CREATE, ())
     name = str(call.body.get("projectId") or "")
@@ -250,13 +255,14 @@ async def update_by_v1(call: JsonCall) -> dict[str, Any]:
 
 
 async def delete_by_v1(call: JsonCall) -> dict[str, Any]:
-    """Delete a project as in v3. Raises PermissionDenied, NotFound and FailedPrecondition."""
+    """Delete a project, as `delete_project` does. Raises PermissionDenied, NotFound and
+    FailedPrecondition."""
     await _delete(call.services, _authorized_project(call, _DELETE))
     return {}
 
 
 async def undelete_by_v1(call: JsonCall) -> dict[str, Any]:
-    """Restore a deleted project without its former roles. Raises PermissionDenied and NotFound."""
+    """Restore a deleted project. Its former roles are not restored. Raises PermissionDenied and NotFound."""
     name = _authorized_project(call, _UNDELETE)
 
     def restore(book: AccessBook) -> AccessBook:
@@ -270,7 +276,7 @@ async def undelete_by_v1(call: JsonCall) -> dict[str, Any]:
 
 
 def _authorized_project(call: JsonCall, method: str) -> str:
-    """Return the ID of the project in a request if the caller has the method's permission there. Raises
+    """Return the ID of the project in a request. The caller must have the method's permission there. Raises
     PermissionDenied and InvalidRequest."""
     project = call.names["project"]
     authorize(call.principal, method, (project,))
@@ -278,8 +284,8 @@ def _authorized_project(call: JsonCall, method: str) -> str:
 
 
 async def get_creation_by_v1(call: JsonCall) -> dict[str, Any]:
-    """Return the v1 operation that created a project. Raises PermissionDenied, NotFound, and NotServed for
-    other operations."""
+    """Return the operation that created a project, in the form of v1. Raises PermissionDenied, NotFound, and
+    NotServed for other operations."""
     operation = call.names["operation"]
     if not operation.startswith(CREATION_PREFIX):
         path = "/v1/operations/{operation}"
@@ -293,7 +299,8 @@ async def get_creation_by_v1(call: JsonCall) -> dict[str, Any]:
 
 
 async def enable_service(call: JsonCall) -> dict[str, Any]:
-    """Return success to gcloud, which enables an API in each new project. All APIs are always available."""
+    """Return success without an effect. gcloud enables an API in each new project, but all APIs are always
+    available here."""
     await get_by_v1(call)
     return {"name": "operations/noop.DONE_OPERATION", "done": True}
 
@@ -308,7 +315,7 @@ METHODS: Final[JsonMethods] = {
     ("GET", "/v1/operations/{operation}"): (_GET, get_creation_by_v1),
     ("POST", "/v1/projects/{project}/services/{service}:enable"): (_GET, enable_service),
 }
-"""The v1 methods that gcloud calls."""
+"""The methods of v1 that gcloud calls."""
 
 
 def _creation(book: AccessBook, name: str) -> dict[str, Any]:
@@ -346,8 +353,8 @@ async def create(
 
 
 def _check(display_name: str, labels: Mapping[str, str]) -> None:
-    """Raise InvalidRequest for texts of a project that are too long, because every process holds them in
-    memory."""
+    """Raise InvalidRequest for a display name or labels that are too long, because every process holds them
+    in memory."""
     project = Section({"displayName": display_name, "labels": labels}, "", Faults())
     check_texts(project, "displayName")
     read_labels(project)
@@ -355,7 +362,7 @@ def _check(display_name: str, labels: Mapping[str, str]) -> None:
 
 
 def visible_projects(principal: Principal, services: Services) -> Sequence[str]:
-    """Return the known projects that the caller may see, in order."""
+    """Return the IDs of all known projects that the caller may see, sorted."""
     book = services.access.book
     permission = PERMISSIONS[LIST_PROJECTS]
     if permission in principal.rights.everywhere:
@@ -377,7 +384,7 @@ def policy_view(grants: Iterable[Grant]) -> Message:
 
 
 def _grants(project: str, policy: Any) -> frozenset[Grant]:
-    """Return the grants of a policy. Raises InvalidRequest with all errors."""
+    """Return the grants in a project's policy. Raises InvalidRequest with all errors."""
     faults = Faults()
     grants: set[Grant] = set()
     for index, binding in enumerate(policy.bindings):
@@ -420,7 +427,7 @@ def _view(book: AccessBook, name: str) -> Message:
         state="DELETE_REQUESTED" if project.deleted else "ACTIVE",
         labels=dict(project.labels),
     )
-    # A project that was not created explicitly has no creation time, so it is the Unix epoch.
+    # Without a creation time, use the Unix epoch. Such a project was never created explicitly.
     view.create_time.FromNanoseconds(project.created)
     view.update_time.FromNanoseconds(project.created)
     return view

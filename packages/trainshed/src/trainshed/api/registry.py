@@ -1,4 +1,4 @@
-"""The built-in methods of every service. Additions add further methods (`api/additions.py`)."""
+"""The built-in methods of every service. Additions provide more methods (`api/additions.py`)."""
 
 from types import MappingProxyType
 from typing import Final

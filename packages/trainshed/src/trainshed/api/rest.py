@@ -1,16 +1,17 @@
 """The HTTP surface of the API's port: dispatches requests by path, and serves the public APIs over REST.
 
-Pages of jobs have their own host names, which serve nothing else. All other requests are dispatched by the
-first segment of their path. `/trainshed` is our own API and `/metrics` the service's metrics. `/shell` checks
-its own tickets. Other applications (buckets, additions) are mounted and check credentials themselves.
-Discovery documents and health need no token. All other paths belong to the public APIs, through the registry
-of handlers: match, authenticate, authorize, bind, call, render.
+- Pages of jobs have their own host names, which serve nothing else. All other requests are dispatched by the
+  first segment of their path.
+- `/trainshed` is our own API, and `/metrics` returns the service's metrics. `/shell` checks its own tickets.
+- Other applications (buckets, additions) are mounted, and check credentials themselves.
+- Discovery documents and health checks need no token.
+- All other paths belong to the public APIs, through the registry of handlers. Each request is matched,
+  authenticated, authorized, bound to a message, executed and rendered.
 
-Routes come from the http annotations of the public APIs. This module contains no method names, only the
-aliases of clients: `v1beta1` for `v1` (gcloud beta), and `/ui/` before the names of operations and locations
-(spec/clients#operations).
-
-Paths below `/v1/projects/P/locations/L/` that `ml` v1 and Vertex share belong to Vertex.
+The routes come from the http annotations of the public APIs. This module contains no method names. It
+contains only aliases that clients use: `v1beta1` for `v1` (gcloud beta), and `/ui/` before the names of
+operations and locations (spec/clients#operations). Paths below `/v1/projects/P/locations/L/` that `ml` v1 and
+Vertex share belong to Vertex.
 """
 
 import asyncio
@@ -73,14 +74,14 @@ from trainshed.wire.pool import discovery_document
 from trainshed.wire.routes import Route
 
 Endpoint = Callable[[Request, Mapping[str, str]], Awaitable[Response]]
-"""Handles a request with the variables of its path."""
+"""A function that handles a request with the variables of its path."""
 
 _SHARED_DISCOVERY_HOST: Final = "//www.googleapis.com"
 _DISCOVERY: Final = {("ml", "v1"): "ml_v1", ("logging", "v2"): "logging_v2"}
 _LOG_PAGE: Final = "google.logging.v2.ListLogEntriesResponse"
 _MAX_RENDERED_ON_LOOP: Final = 1 << 18
-"""Size in bytes (as protobuf) above which a response is rendered in a thread. Rendering this size takes about
-0.1 s."""
+"""Maximum size in bytes (as protobuf) of a response that is rendered on the event loop. This takes about 0.1
+s."""
 _NO_CONSOLE: Final = (
     "This service has no web pages and no tools for agents, because its console is not installed. On the "
     f"service's machine, run {install_command('console')} and restart the service."
@@ -88,7 +89,7 @@ _NO_CONSOLE: Final = (
 
 
 class ApiApplication:
-    """All surfaces of the API's port, as an ASGI application."""
+    """The ASGI application of the API's port, with all surfaces."""
 
     def __init__(
         self,
@@ -99,8 +100,8 @@ class ApiApplication:
         hosts: Hosts,
         registry: Registry,
     ) -> None:
-        """`mounts`: applications by first path segment (`storage`). `hosts`: the host names that clients may
-        use."""
+        """`mounts`: applications by the first segment of their paths (`storage`). `hosts`: the host names
+        that clients may use."""
         self._services = services
         self._registry = registry
         self._authenticate = authenticate
@@ -134,10 +135,11 @@ class ApiApplication:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request or one WebSocket."""
+        """Handle a request or a WebSocket."""
         SOURCE.set(source := (scope.get("client") or ("",))[0])
         if not source and scope["path"] == "/trainshed/v1/whoami":
-            # Other programs may send this header too, but through a host of Google, not `localhost`.
+            # Only the bucket process may set this header. Programs can send it too, but their requests have a
+            # host name of Google instead of `localhost`.
             headers = dict(reversed(scope["headers"]))
             if headers.get(b"host") == b"localhost":
                 SOURCE.set(headers.get(SOURCE_HEADER.encode(), b"").decode("latin-1"))
@@ -177,10 +179,10 @@ class ApiApplication:
 
     def _application_for(self, scope: Scope) -> Application:
         first = _first(scope["path"])
-        # Browsers request a page; at `/`, other clients receive the service's health.
+        # Browsers request a page. At `/`, other clients request the service's health.
         is_browser = any(n == b"accept" and b"text/html" in v for n, v in scope["headers"])
         if is_browser and first not in self._mounts and not self._is_served(scope):
-            first = ""  # The console's page for unknown paths contains further links.
+            first = ""  # The console shows a page with links for an unknown path.
         if (is_browser and not first) or first == "mcp":
             return self._mounts.get(first, _serve_without_console)
         return self._mounts.get(first, self._own) if first else self._own
@@ -191,11 +193,14 @@ class ApiApplication:
     def _is_served(self, scope: Scope) -> bool:
         verb, path = scope["method"], scope["raw_path"].decode("latin-1")
         is_ours = _first(path) in self._surfaces or self._router.match(verb, path) is not None
-        is_public = routes.match(verb, _plain(path)) is not None or _known(verb, path) is not None
+        is_public = (
+            routes.match(verb, _plain(path)) is not None
+            or _find_known_method(verb, path) is not None
+        )
         return is_ours or is_public
 
     async def _answer(self, request: Request) -> Response:
-        """Handle a request by its path. Raises request errors; `request.api` then determines the form of the
+        """Handle a request by its path. Raises request errors. `request.api` determines the form of an
         error."""
         if (surface := self._surfaces.get(_first(request.path))) is not None:
             return await surface(request)
@@ -206,8 +211,8 @@ class ApiApplication:
         if (own := self._router.match(verb, path)) is not None:
             endpoint, variables = own
             return await endpoint(request, variables)
-        if (known := _known(verb, path)) is None:
-            # Commands sign in at this path.
+        if (known := _find_known_method(verb, path)) is None:
+            # Commands that sign in request this path.
             if _first(path) == "login" and "login" not in self._mounts:
                 raise NotServed(_NO_CONSOLE)
             return public_error_response(unknown_method(request))
@@ -217,7 +222,7 @@ class ApiApplication:
     async def _public(
         self, request: Request, route: Route, variables: dict[str, str], *, is_form: bool
     ) -> Response:
-        """Handle a request of a public API."""
+        """Handle a request for a public API."""
         request.api = route.api
         request.scope[METHOD] = route.rpc.full_name
         principal = await self._authenticate(request.headers.get("authorization"))
@@ -231,12 +236,13 @@ class ApiApplication:
         if route.rpc.streams:
             responses = await self._registry.open_stream(call, len(body), read)
             parts = _json_array(responses)
-            # An error before the first response is returned with its own HTTP status.
+            # Wait for the first response. An error before it is returned with its own HTTP status.
             first = await anext(parts)
             return StreamedResponse(_prepend(first, parts), self._services.closing, JSON)
         answer = await self._registry.answer(call, version, len(body), read)
         render = partial(_render, answer, routes.has_numeric_enums(query))
-        # Rendering a tuning job with a thousand trials takes a second, so it runs in a thread.
+        # Rendering a tuning job with a thousand trials takes a second. Therefore a large response is rendered
+        # in a thread.
         large = answer.ByteSize() > _MAX_RENDERED_ON_LOOP
         return json_response(await asyncio.to_thread(render) if large else render())
 
@@ -262,32 +268,34 @@ class ApiApplication:
         status, answer = await service_accounts.exchange_token(
             self._services, self._authenticate, form
         )
-        if status == 400:  # The OAuth status for unknown credentials.
+        if status == 400:  # This is the status that OAuth specifies for unknown credentials.
             await self._authentication_limiter.delay_failure(SOURCE.get())
         return sized_response(
             wire_json.encode_text(answer), JSON, status, more=[(b"cache-control", b"no-store")]
         )
 
     async def _discovery(self, request: Request, variables: Mapping[str, str]) -> Response:
-        """Handle `/$discovery/rest?version=v1` (v1: ml, v2: logging, unless `api` specifies another) and
-        `/discovery/v1/apis/API/VERSION/rest`."""
+        """Return a discovery document. The path is `/discovery/v1/apis/API/VERSION/rest`, or
+        `/$discovery/rest?version=v1`. With the latter, v1 selects `ml` and v2 selects `logging`, unless the
+        parameter `api` specifies another API."""
         version = variables.get("version") or request.query.get("version") or "v1"
-        # Each public API has its own host and needs no name. Here the APIs share one host.
+        # Each public API has its own host, so its clients omit the API. Here, all APIs share one host.
         default_name = "logging" if version == "v2" else "ml"
         name = variables.get("api") or request.query.get("api") or default_name
         api = _DISCOVERY.get((name, version))
         if api is None:
             return public_error_response(unknown_method(request))
         root = _root_url(request)
-        # Clients request the documents of all APIs from `www`, which serves none of the APIs.
+        # Clients request the documents of all APIs from `www.googleapis.com`, which serves none of the APIs.
+        # The document must contain an address of this service.
         root = (
             root.replace("//www.", f"//{name}.") if root.endswith(_SHARED_DISCOVERY_HOST) else root
         )
         return json_response(discovery_document(api, root))
 
     async def _health(self, request: Request, variables: Mapping[str, str]) -> Response:
-        """Handle `/healthz`, and `/` unless a mount serves it. The response contains the service's status
-        and, for authenticated callers, its version."""
+        """Handle `/healthz`, and `/` unless a mount serves it. The response contains the service's status.
+        For authenticated callers, it also contains the version."""
         health = {"service": "trainshed", "status": "ok"}
         if authorization := request.headers.get("authorization"):
             try:
@@ -302,7 +310,7 @@ class ApiApplication:
 
 
 async def _serve_without_console(scope: Scope, receive: Receive, send: Send) -> None:
-    """Handle requests for pages and agent tools on a service without a console."""
+    """Handle requests for pages and for agent tools on a service without the console."""
     await serve(Request(scope, receive), _console_missing, error_response, receive, send)
 
 
@@ -312,7 +320,7 @@ async def _console_missing(request: Request) -> Response:
 
 
 def _match(verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
-    """Return the route of the public APIs at this path, and its path variables."""
+    """Return the route of the public APIs at this path, and the path's variables, or None."""
     if not path.startswith("/ui/"):
         return routes.match(verb, _plain(path))
     matched = routes.match(verb, "/v1/" + path[4:])
@@ -321,16 +329,16 @@ def _match(verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
     )
 
 
-def _known(verb: str, path: str) -> routes.KnownMethod | None:
-    """Return the method of the public APIs at this path."""
+def _find_known_method(verb: str, path: str) -> routes.KnownMethod | None:
+    """Return the method of the public APIs at this path, whether it is served or not, or None."""
     if path.startswith("/compute/"):
-        # gcloud treats "not found" as a region that does not exist.
+        # For gcloud, "not found" would mean that the region does not exist.
         return routes.KnownMethod("Compute Engine", path)
     return routes.find_by_request(verb, _plain(path)) or routes.find_by_request(verb, path)
 
 
 async def _json_array(responses: AsyncGenerator[Message]) -> AsyncGenerator[bytes]:
-    """Yield the text of a JSON array with the responses of a stream, as in the public services."""
+    """Yield the text of a JSON array with the responses of a stream, as the public services do."""
     before = b"["
     async for response in responses:
         yield before + await asyncio.to_thread(_render, response, enums_as_ints=False)
@@ -348,7 +356,7 @@ async def _prepend(first: bytes, parts: AsyncGenerator[bytes]) -> AsyncGenerator
 def _render(response: Message, enums_as_ints: bool) -> bytes:
     public = wire_json.to_public(response, enums_as_ints=enums_as_ints)
     if response.DESCRIPTOR.full_name == _LOG_PAGE:
-        # All timestamps have the same width, because gcloud compares them as text (spec/clients#log-pages).
+        # Timestamps must have the same width, because gcloud compares them as text (spec/clients#log-pages).
         for entry in public.get("entries", ()):
             for name in ("timestamp", "receiveTimestamp"):
                 seconds, _, fraction = entry[name].removesuffix("Z").partition(".")
@@ -361,15 +369,16 @@ def _first(path: str) -> str:
 
 
 def _root_url(request: Request) -> str:
-    """Return the scheme and authority of the address that the caller used."""
-    # The endpoints of replicas terminate the TLS of their programs and connect by the Unix socket.
+    """Return the scheme and authority of the address that the caller used for the service."""
+    # A connection by the Unix socket comes from the endpoint of a replica. The program used TLS, which ends
+    # at the endpoint.
     _, port = request.scope.get("server") or ("", 0)
     scheme = "https" if port is None else request.scope.get("scheme", "http")
     return f"{scheme}://{request.headers.get('host') or 'localhost'}"
 
 
 def _plain(path: str) -> str:
-    """Return a path with `v1` instead of `v1beta1`."""
+    """Return a path with `v1` in place of `v1beta1`."""
     return "/v1/" + path[9:] if path.startswith("/v1beta1/") else path
 
 

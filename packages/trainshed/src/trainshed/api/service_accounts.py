@@ -1,7 +1,7 @@
-"""Service accounts and their keys for gcloud and Google's libraries (IAM, `iam` v1), and the token exchanges
-for service accounts (`iamcredentials` v1, RFC 7523).
+"""Service accounts and their keys for gcloud and Google's libraries (IAM, `iam` v1), and token exchanges
+(`iamcredentials` v1, RFC 7523).
 
-Service accounts receive their roles in projects, like users (`api.projects`).
+Service accounts receive roles in projects, as users do (`api.projects`).
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from trainshed.store.audit import set_subject
 _IAM: Final = "google.iam.admin.v1.IAM"
 _ID: Final = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _MAX_KEYS: Final = 10
-"""Maximum number of keys of an account, as on the public service."""
+"""Maximum number of keys of an account. The public service has the same limit."""
 _SECONDS: Final = re.compile(r"([1-9][0-9]{0,5})(?:\.0*)?s")
 _NO_EXPIRY: Final = "9999-12-31T23:59:59Z"
 _ALL_PROJECTS: Final = "-"
@@ -59,7 +59,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=256)]
 
 
 class _AccountTexts(Struct, rename="camel"):
-    """The texts of an account in a request; None = not set."""
+    """The texts of an account that a request sets; None = not set."""
 
     display_name: _Text | None = None
     description: _Text | None = None
@@ -77,8 +77,8 @@ async def create(call: JsonCall) -> dict[str, Any]:
         )
         faults.add("accountId", text)
     email = f"{account_id}@{project}.iam.gserviceaccount.com"
-    # Members of policies are in lower case. Otherwise the account would have the roles of another project's
-    # account.
+    # Members of policies are in lower case. With other letters, the account could have the roles of an
+    # account in another project.
     if project != project.lower() or member_fault(member_of(f"a@{email.partition('@')[2]}")):
         text = (
             f"{project!r} contains a capital, ':' or '_'. Addresses of accounts cannot contain "
@@ -99,7 +99,7 @@ async def create(call: JsonCall) -> dict[str, Any]:
 
 
 async def list_(call: JsonCall) -> dict[str, Any]:
-    """List a project's service accounts on one page."""
+    """List the service accounts of a project. All of them are on one page."""
     accounts = call.services.access.book.accounts.values()
     own = [account for account in accounts if account.project == call.names["project"]]
     return {"accounts": [_view(account) for account in sorted(own, key=lambda known: known.email)]}
@@ -118,7 +118,7 @@ async def update(call: JsonCall) -> dict[str, Any]:
 
 
 async def set_disabled(disabled: bool, call: JsonCall) -> dict[str, Any]:
-    """Disable or enable an account, whose tokens are then rejected or accepted. Raises NotFound."""
+    """Disable or enable an account. Its tokens are then rejected or accepted. Raises NotFound."""
     email, new_state = _account(call).email, "disabled" if disabled else "enabled again"
     await _change(call, lambda book, now: book.with_account(replace(now, disabled=disabled)))
     await notify_jobs(call.services, (email,), new_state)
@@ -134,8 +134,8 @@ async def delete(call: JsonCall) -> dict[str, Any]:
 
 
 async def create_key(call: JsonCall) -> dict[str, Any]:
-    """Create a key and return its private half, only in this response, as a credentials file of Google's
-    clients. Raises NotFound, InvalidRequest and FailedPrecondition."""
+    """Create a key. Only this response contains the private key, in the form of a credentials file of
+    Google's clients. Raises NotFound, InvalidRequest and FailedPrecondition."""
     account = _account(call)
     kind = call.body.get("privateKeyType") or "TYPE_GOOGLE_CREDENTIALS_FILE"
     if kind != "TYPE_GOOGLE_CREDENTIALS_FILE":
@@ -181,14 +181,14 @@ async def get_key(call: JsonCall) -> dict[str, Any]:
 
 
 async def delete_key(call: JsonCall) -> dict[str, Any]:
-    """Delete a key. Tokens that it has signed are rejected from now on. Raises NotFound."""
+    """Delete a key. Tokens that were signed with it are no longer accepted. Raises NotFound."""
     await _change(call, lambda book, _: book.without_key(_key(call).id), key=call.names["key"])
     return {}
 
 
 async def generate_access_token(call: JsonCall) -> dict[str, Any]:
-    """Return an access token of an account for a caller with the permission to impersonate it. Raises
-    NotFound, InvalidRequest and FailedPrecondition."""
+    """Return an access token of an account. The caller must have the permission to impersonate the account.
+    Raises NotFound, InvalidRequest and FailedPrecondition."""
     account = _account(call)
     lifetime = _SECONDS.fullmatch(str(call.body.get("lifetime") or f"{LIFETIME}s"))
     seconds = int(lifetime[1]) if lifetime else 0
@@ -196,7 +196,8 @@ async def generate_access_token(call: JsonCall) -> dict[str, Any]:
         text = f"The lifetime must be a number of seconds followed by s, at most {LIFETIME}s."
         raise InvalidRequest((Violation("lifetime", text),))
     token = call.services.access.origin_of(call.principal)
-    # A token that is obtained by an impersonation token would outlive the credentials of the impersonation.
+    # A token from an impersonation cannot be exchanged for another token. Otherwise the new token would
+    # remain valid longer than the first one.
     if call.body.get("delegates") or (isinstance(token, Bearer) and token.borrower):
         text = (
             "Chains of accounts are not supported. Request the token with your own token and a "
@@ -226,8 +227,8 @@ async def generate_access_token(call: JsonCall) -> dict[str, Any]:
 async def exchange_token(
     services: Services, authenticate: Authenticate, form: bytes
 ) -> tuple[int, dict[str, Any]]:
-    """Return (HTTP status, JSON response) for a form with a signed assertion of an account's key, or with an
-    ID token of an issuer (RFC 8693)."""
+    """Return (HTTP status, JSON response) for a form. It contains an assertion that was signed with an
+    account's key, or an ID token of an issuer (RFC 8693)."""
     fields = parse_qs(form.decode("utf-8", "replace"))
     if fields.get("grant_type") == [_TOKEN_EXCHANGE]:
         return await _exchange_id_token(
@@ -248,12 +249,13 @@ async def exchange_token(
 async def _exchange_id_token(
     services: Services, authenticate: Authenticate, id_token: str
 ) -> tuple[int, dict[str, Any]]:
-    """Return the response for an ID token, which the service accepts unchanged as an access token."""
+    """Return the response for an ID token. The access token in the response is the ID token itself, which the
+    service accepts."""
     try:
         bearer = (await authenticate(f"Bearer {id_token}")).credential
         if not isinstance(bearer, Bearer) or not bearer.issuer:
             raise Unauthenticated(
-                "This is not an ID token. Get one from an issuer in the settings."
+                "The subject token is not an ID token. Get an ID token from an issuer in the settings."
             )
     except Unauthenticated as error:
         return 400, {"error": "invalid_request", "error_description": str(error)}
@@ -289,9 +291,11 @@ _METHODS: Final[JsonMethods] = {
 
 
 async def _authorize_and_call(handler: JsonHandler, call: JsonCall) -> dict[str, Any]:
-    """Handle a call if its principal has the permission in the account's project. Raises PermissionDenied. A
-    request may omit the account's project (`projects/-`). Callers without the permission must not learn
-    whether the account exists."""
+    """Execute a call if its principal has the permission in the account's project. Raises PermissionDenied.
+
+    A request may omit the account's project (`projects/-`). Callers without the permission must not learn
+    whether the account exists.
+    """
     project = call.names["project"]
     if project == _ALL_PROJECTS:
         name = normalize_email(call.names.get("account", ""))
@@ -322,7 +326,7 @@ async def _change(
     update_book: Callable[[AccessBook, ServiceAccount], AccessBook],
     **detail: object,
 ) -> None:
-    """Store the result of `update_book` for the current book and account. Raises NotFound."""
+    """Store the book that `update_book` returns for the current book and account. Raises NotFound."""
     account = _account(call)
     name = _name(account.project, account.email)
     await call.services.access.change(
@@ -339,7 +343,7 @@ def _names(account: ServiceAccount) -> tuple[str, str]:
 
 
 def _account(call: JsonCall) -> ServiceAccount:
-    """Return the account in the path, by its address or unique ID. Raises NotFound."""
+    """Return the account in the path, which contains its address or unique ID. Raises NotFound."""
     name, project = normalize_email(call.names["account"]), call.names["project"]
     for account in call.services.access.book.accounts.values():
         if account.project == project and name in _names(account):
@@ -362,8 +366,8 @@ def _key(call: JsonCall) -> AccountKey:
 def _with_texts(
     call: JsonCall, account: ServiceAccount, faults: Faults, mask: Sequence[str] = ()
 ) -> ServiceAccount:
-    """Return the account with the texts of a request, or with the fields of its mask; omitted fields of the
-    mask are cleared. Raises InvalidRequest, also for `faults`."""
+    """Return the account with the texts of a request. If the request has a mask, only its fields are changed,
+    and omitted ones are cleared. Raises InvalidRequest with all errors, including `faults`."""
     texts = _AccountTexts()
     try:
         texts = msgspec.convert(call.body.get("serviceAccount") or {}, _AccountTexts)
@@ -399,7 +403,7 @@ def _key_view(call: JsonCall, key: AccountKey) -> dict[str, Any]:
 
 
 def _unique_id(account: ServiceAccount) -> str:
-    """Return the account's 21-digit ID in the public API. It changes when the account is deleted and created
-    again."""
+    """Return the 21-digit ID that the account has in the public API. It changes if the account is deleted and
+    created again."""
     digest = sha256(f"{account.email} {account.created}".encode()).digest()
     return f"1{int.from_bytes(digest[:8]) % 10**20:020d}"

@@ -348,7 +348,7 @@ def _build_services(
         write_log=engine.write_log if isinstance(engine, LogWriter) else None,
         promises=lambda: asdict(engine.capabilities()),
         lag=app.lag.reading,
-        started=clock.now(),
+        start_time=clock.now(),
         meters=basics.meters,
         now=clock.now,
         new_uid=basics.new_uid,

@@ -1,1 +1,1 @@
-"""Vertex AI, `aiplatform` v1: jobs, pipelines, models, datasets, studies, metadata, tensorboards."""
+"""Vertex AI, `aiplatform` v1: jobs, pipelines, models, datasets, studies, metadata and TensorBoards."""

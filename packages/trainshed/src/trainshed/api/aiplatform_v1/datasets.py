@@ -1,6 +1,7 @@
-"""`aiplatform` v1 DatasetService: datasets, imports of their data (facts/datasets#kinds), and exports.
+"""`aiplatform` v1 DatasetService: datasets, imports of data (facts/datasets#kinds), and exports.
 
-All methods except exports finish at once, because a dataset only refers to files, which are read on use.
+All methods except exports finish at once. A dataset only refers to files, which are read when the dataset is
+used.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ from trainshed.wire import json as wire_json
 MAX_METADATA: Final = 200_000
 """Maximum size in bytes of a dataset's metadata as JSON."""
 MAX_FILES: Final = 1_000
-"""Maximum number of file names in a dataset. A name with wildcards can match any number of files."""
+"""Maximum number of file names in a dataset. A file name with wildcards counts as one."""
 UPDATABLE: Final = ("display_name", "description", "labels")
 BIGQUERY_ADVICE: Final = (
     "BigQuery tables are not supported. Export the table with `bq extract --destination_format=CSV "
@@ -76,7 +77,7 @@ async def update(call: Call, request: Any) -> Message:
 
 
 async def import_(call: Call, request: Any) -> Message:
-    """Add files to a dataset that is not tabular. The files are read on use."""
+    """Add files to a dataset of any kind except tabular. The files are read when the dataset is used."""
     services = call.services
     name = DatasetName.parse(request.name)
     record = await services.datasets.get(name)
@@ -108,8 +109,8 @@ async def import_(call: Call, request: Any) -> Message:
 
 
 async def export(call: Call, request: Any) -> Message:
-    """Start to write the rows of a dataset to files. The operation's metadata contains the output
-    directory."""
+    """Start an export, which writes the rows of a dataset to files. The operation's metadata contains the
+    output directory."""
     services = call.services
     name = DatasetName.parse(request.name)
     dataset = await services.datasets.get(name)
@@ -130,7 +131,7 @@ async def export(call: Call, request: Any) -> Message:
 
 
 async def require_files(services: Services, project: str, file_uses: tuple[BucketUse, ...]) -> None:
-    """Raise InvalidRequest unless all of these files exist and are readable for programs of the project."""
+    """Raise InvalidRequest unless all of these files exist and programs of the project may read them."""
     check_and_parse(lambda: None, file_uses, services.buckets, project=project)
     faults = Faults()
     for field, uri in file_uses:
@@ -158,7 +159,7 @@ def _view(services: Services, record: Dataset) -> Message:
 
 
 def read_new(dataset_message: Any, name: DatasetName, now: Nanos) -> Dataset:
-    """Return the record of a dataset to create. Raises InvalidRequest with all errors."""
+    """Return the record of a new dataset. Raises InvalidRequest with all errors."""
     public = wire_json.to_public(dataset_message)
     dataset = Section(public, "dataset", Faults())
     display_name = read_display_name(dataset)
@@ -250,15 +251,15 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def file_uses(record: Dataset) -> Iterator[tuple[str, str]]:
-    """Yield the fields with file URIs in the request that creates this dataset, with their URIs."""
+    """Yield the file URIs in the request that created this dataset, each with its field."""
     for files in record.files:
         for index, uri in enumerate(files.uris):
             yield f"dataset.metadata.inputConfig.gcsSource.uri[{index}]", uri
 
 
 def read_imports(record: Dataset, configs: Iterable[Any]) -> tuple[tuple[str, DataFiles], ...]:
-    """Return the files of an import request, each with the path of its config. Raises InvalidRequest with all
-    errors."""
+    """Return the files of an import request, each with the path of its import config. Raises InvalidRequest
+    with all errors."""
     faults = Faults()
     imports: list[tuple[str, DataFiles]] = []
     for index, config in enumerate(configs):
@@ -300,7 +301,7 @@ def apply_update(
     record: Dataset, dataset_message: Any, fields: tuple[str, ...], now: Nanos
 ) -> Dataset:
     """Return the dataset with the updated fields. Raises InvalidRequest with all errors, and Aborted for an
-    old etag."""
+    outdated etag."""
     if dataset_message.etag not in ("", record.etag):
         raise Aborted(
             f"{record.name} changed after its etag {dataset_message.etag!r} was read; its etag is now "
@@ -314,7 +315,7 @@ def apply_update(
     values = {"display_name": name, "description": dataset_message.description, "labels": labels}
     for field in fields:
         record = replace(record, **{field: values[field]})
-    # The time must not repeat, because the etag is derived from it.
+    # Each update must have a new time, because the etag is derived from the time.
     return replace(record, updated=max(now, record.updated + 1000))
 
 
@@ -338,8 +339,8 @@ KIND: Final = Kind(
         max_page=1_000,
     ),
 )
-"""Datasets, newest first. Deleting a dataset does not delete its files. Pipelines that already started
-continue."""
+"""Lists return the newest dataset first. Deleting a dataset does not delete its files. Pipelines that have
+already started continue."""
 HANDLERS: Final = KIND.handlers(
     CreateDataset=create, UpdateDataset=update, ImportData=import_, ExportData=export
 )

@@ -1,8 +1,8 @@
 """`aiplatform` v1 JobService: customJobs and hyperparameterTuningJobs (facts/resources#custom-jobs,
 facts/resources#tuning-jobs, facts/tuning).
 
-This module also contains get, list, cancel and delete for pipelines (facts/resources#vertex), and the checks
-of a job's references to buckets, secrets and experiments.
+This module also contains the methods get, list, cancel and delete of pipelines (facts/resources#vertex). It
+checks the buckets, secrets and experiments to which a job refers.
 """
 
 import asyncio
@@ -64,26 +64,27 @@ _PAGE_SIZE: Final = 100
 _SERVICE: Final = "JobService"
 _CUSTOM_FIELD, _TUNING_FIELD = "custom_job", "hyperparameter_tuning_job"
 _SPECS: Final = {_CUSTOM_FIELD: "jobSpec", _TUNING_FIELD: "trialJobSpec"}
-"""The fields with a job in create requests, each with its field for the program."""
+"""The fields of create requests that contain a job, each with the job's field for the specification."""
 _PROGRAMS: Final = ("containerSpec", "pythonPackageSpec")
 _TRACKING_FIELDS: Final = {
     "experiment": "experiment",
     "experimentRun": "experiment_run",
     "tensorboard": "tensorboard",
 }
-"""Request fields for resources of the tracking addition, by their keys in JSON."""
+"""Request fields that refer to resources of the tracking addition, by their JSON keys."""
 
 
 class JobKind(Struct, Generic[W], frozen=True):
-    """A collection of jobs or pipelines and its public methods."""
+    """The public methods of a collection of jobs or pipelines."""
 
-    #: Name of the service, such as `JobService`.
+    #: Name of the public service, such as `JobService`.
     service: str
     collection: Collection
     record: type[W]
-    #: Returns the message of a job or pipeline. The last argument specifies whether it is part of a list.
+    #: Returns the message of a job or pipeline. The last argument specifies whether the message is part of a
+    #: list.
     view: Callable[[Call, W, bool], Awaitable[Message]]
-    #: The states that filters of lists accept, by public name.
+    #: The states that list filters accept, by public name.
     states: States
     further: AdditionalFields = NO_ADDITIONAL_FIELDS
 
@@ -135,8 +136,8 @@ def handlers(kind: JobKind[W], create: Handler) -> Handlers:
 def check(
     field: str, call: Call, request: Any, further: tuple[Violation, ...] = ()
 ) -> JobDraft[Any]:
-    """Return the job to create from a field of the request. Raises InvalidRequest with all errors, including
-    those in `further`."""
+    """Return the job in a field of a create request. Raises InvalidRequest with all errors, including
+    `further`."""
     services, key = call.services, _SPECS[field]
     parent = known_location(request.parent)
     public = public_field(call, request, field)
@@ -156,8 +157,8 @@ def check(
 
 
 async def requested_job(field: str, call: Call, request: Any) -> JobDraft[Any]:
-    """Return the result of `check` after the checks that need the store. A job with an experiment but no run
-    receives its own run only on creation."""
+    """Return the result of `check`, which includes violations that only the store can show. If a job has an
+    experiment but no run, its run does not exist before the job is created."""
     key = _SPECS[field]
     spec = public_field(call, request, field).get(key, {})
     location = known_location(request.parent)
@@ -166,8 +167,8 @@ async def requested_job(field: str, call: Call, request: Any) -> JobDraft[Any]:
 
 
 def bucket_uses(spec: Mapping[str, Any], path: str) -> Iterator[BucketUse]:
-    """Yield the bucket paths of a CustomJobSpec in public JSON. `path`: the field of the specification in the
-    request."""
+    """Yield each field of a CustomJobSpec (public JSON) that contains a bucket path, with the path. `path`:
+    the field of the specification in the request."""
     for position, pool_spec in enumerate(spec.get("workerPoolSpecs", ())):
         uris = pool_spec.get("pythonPackageSpec", {}).get("packageUris", ())
         field = f"{path}.worker_pool_specs[{position}].python_package_spec.package_uris"
@@ -179,10 +180,12 @@ def bucket_uses(spec: Mapping[str, Any], path: str) -> Iterator[BucketUse]:
 async def missing_reference_violations(
     services: Services, location: LocationName, spec: Spec, path: str
 ) -> tuple[Violation, ...]:
-    """Return violations for a job's references to resources that do not exist in that location: secrets, and
-    experiments, runs and TensorBoards of the tracking addition (facts/experiments#jobs,
-    facts/experiments#curves). `path`: the field of the specification in the request. The specification's
-    check reports invalid names."""
+    """Return violations for references of a job to resources that do not exist in that location.
+
+    These resources are secrets, and experiments, runs and TensorBoards of the tracking addition
+    (facts/experiments#jobs, facts/experiments#curves). `path`: the field of the specification in the request.
+    Invalid names are not included, because the check of the specification reports them.
+    """
     secrets = await _missing_secret_violations(services, location.project_id, spec, path)
     tracked = [field for key, field in _TRACKING_FIELDS.items() if spec.get(key)]
     if not tracked:
@@ -212,7 +215,7 @@ async def _missing_secret_violations(
 
 
 def _secrets(spec: Spec, path: str) -> Iterator[tuple[str, SecretRef]]:
-    """Yield each variable's path with the secrets it refers to."""
+    """Yield the path of each variable with each secret to which it refers."""
     for position, worker_pool in enumerate(spec.get("workerPoolSpecs", ())):
         for key in _PROGRAMS:
             for index, variable in enumerate(worker_pool.get(key, {}).get("env", ())):
@@ -274,10 +277,11 @@ async def _custom_job(call: Call, job: Job, in_list: bool) -> Message:
 async def _tuning_job(call: Call, job: TuningJob, in_list: bool) -> Message:
     studies = call.services.studies
     trials = await studies.history((job.study,))
-    # Read measurements after the trials, so that a finished trial has all its measurements. Lists omit
-    # measurements, because a page of large jobs would have millions.
+    # Read the measurements after the trials. Otherwise a finished trial could lack measurements. A list omits
+    # measurements, because a page of large jobs would contain millions.
     measured = {} if in_list else await studies.measurements(job.study)
-    # This takes half a second for a thousand trials with a hundred measurements each, so it runs in a thread.
+    # For a thousand trials with a hundred measurements each, this takes half a second. Therefore it runs in a
+    # thread.
     view: Any = await asyncio.to_thread(views.tuning_job, job, trials, measured)
     if view.trial_job_spec.enable_web_access or view.trial_job_spec.enable_dashboard_access:
         add_to_trials(call, job, view.trials)

@@ -1,4 +1,4 @@
-"""Common methods of resource kinds: get, list and delete, with operations as the responses to changes."""
+"""Methods that many kinds of resources share: get, list and delete. Changes respond with operations."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
@@ -22,23 +22,24 @@ R = TypeVar("R", bound=Named)
 
 
 def of_location(parent: str) -> dict[str, Any]:
-    """Return the columns that all resources of a location share. Raises InvalidRequest and NotFound."""
+    """Return the values of the columns that all resources of a location share. Raises InvalidRequest and
+    NotFound."""
     return structs.asdict(known_location(parent))
 
 
 class Kind(Struct, Generic[N, R], frozen=True):
     """A kind of resource and its public methods."""
 
-    #: Name of the service, such as `DatasetService`.
+    #: Name of the public service, such as `DatasetService`.
     service: str
-    #: Name of the resource message, such as `Dataset`.
+    #: Name of the resource's message, such as `Dataset`.
     noun: str
-    #: Parses the name of a resource.
+    #: Parses a resource name.
     parse: Callable[[str], N]
     table: Callable[[Services], Resources[N, R]]
     view: Callable[[Services, R], Message]
     listing: Listing[R]
-    #: Returns the columns that all resources below a parent share.
+    #: Returns the values of the columns that all resources below a parent share.
     of_parent: Callable[[str], dict[str, Any]] = of_location
     #: The plural of `noun`; None = `noun` with an s.
     plural: str | None = None
@@ -48,7 +49,7 @@ class Kind(Struct, Generic[N, R], frozen=True):
         return self.view(call.services, await self.table(call.services).get(name))
 
     async def list(self, call: Call, request: Any) -> Message:
-        """List resources in the order of `order_by`, by default in the order of their table."""
+        """List resources in the order of `order_by`. Default: the order of their table."""
         services = call.services
         records = await self.table(services).list(self.of_parent(request.parent))
         page, token = await self.listing.page_of(records, request, f"{request.parent} {self.noun}")
@@ -56,7 +57,7 @@ class Kind(Struct, Generic[N, R], frozen=True):
         return list_response("List", self.plural or f"{self.noun}s", views, token)
 
     async def create(self, call: Call, record: R) -> Message:
-        """Store a record, and return the finished operation."""
+        """Store a record, and return a finished operation."""
         name, response = str(record.name), self.view(call.services, record)
         done = finished_operation(call.services, OperationKind.CREATE, name, response)
         await self.table(call.services).create(record, done)
@@ -70,7 +71,7 @@ class Kind(Struct, Generic[N, R], frozen=True):
         kind: OperationKind,
         response: Callable[[R], Message],
     ) -> Message:
-        """Change a resource, and return the finished operation."""
+        """Change a resource, and return a finished operation."""
         done: list[Operation] = []
 
         def operation(record: R) -> Operation:
@@ -86,7 +87,7 @@ class Kind(Struct, Generic[N, R], frozen=True):
         return operations.finished_view(done)
 
     def handlers(self, **methods: Handler) -> Handlers:
-        """Return the handlers of get, list and delete, and of the additional `methods` of the service."""
+        """Return the handlers of get, list and delete, and the handlers in `methods`."""
         common_methods = {
             f"Get{self.noun}": self.get,
             f"List{self.plural or f'{self.noun}s'}": self.list,

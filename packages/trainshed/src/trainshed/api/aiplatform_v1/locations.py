@@ -1,6 +1,6 @@
-"""The locations of Vertex. The `projects.locations` paths of both APIs share one URL.
+"""The locations of Vertex, and the paths `projects.locations`, which both APIs share.
 
-A location is only a label that separates jobs and is part of names. All jobs run on this service's machines.
+A location is only a label that is part of names and separates jobs. All jobs run on this service's machines.
 """
 
 from functools import lru_cache
@@ -21,7 +21,7 @@ _SERVICE: Final = "google.cloud.location.Locations"
 
 @lru_cache(1024)
 def known_location(name: str, *, field: str = "parent") -> LocationName:
-    """Return the location `projects/P/locations/L`. Raises InvalidRequest, and NotFound for an unknown
+    """Return the parsed location `projects/P/locations/L`. Raises InvalidRequest, and NotFound for an unknown
     region."""
     location = LocationName.parse(name, field=field)
     if location.location not in regions(Api.VERTEX):

@@ -1,7 +1,7 @@
-"""`aiplatform` v1 ModelService, as needed by training pipelines.
+"""`aiplatform` v1 ModelService, to the extent that training pipelines need it.
 
 Models can be registered, listed, updated, copied and deleted (facts/resources#pipelines). Evaluations of
-their versions can be imported (facts/models#evaluations). Models are not served for predictions.
+model versions can be imported (facts/models#evaluations). The service makes no predictions with models.
 """
 
 import asyncio
@@ -48,15 +48,15 @@ from trainshed.wire import json as wire_json
 
 _SERVICE: Final = f"{V1}.ModelService"
 _OUTPUTS: Final = frozenset({"name", "labels", "etag", "versionId", "versionAliases"})
-"""Fields of a model's public JSON that its record stores separately."""
+"""Fields of a model's public JSON that the record stores in separate columns."""
 _EXPORT_FORMAT: Final = "custom-trained"
-"""The only export format: an unchanged copy of the model's files (facts/models#export)."""
+"""The only export format: unchanged copies of the model's files (facts/models#export)."""
 _DEFAULT_ALIAS: Final = "default"
-"""The alias of exactly one version of each model."""
+"""Exactly one version of each model has this alias."""
 _MODEL_FIELDS: Final = ("display_name", "description", "labels")
-"""Updatable fields of a model."""
+"""Fields of a model that can be updated."""
 _VERSION_FIELDS: Final = ("version_description", "labels")
-"""Updatable fields of one version."""
+"""Fields of a version that can be updated."""
 
 _LISTING: Final = Listing[ModelVersion](
     "models",
@@ -74,8 +74,8 @@ _LISTING: Final = Listing[ModelVersion](
 
 
 async def upload(call: Call, request: Any) -> Message:
-    """Register a new model or a new version of `parent_model`. The operation finishes at once, because the
-    artifacts are not copied."""
+    """Register a new model or a new version of `parent_model`. The artifacts are not copied, so the operation
+    finishes at once."""
     parent = known_location(request.parent)
     services = call.services
     reject_encryption_key(request.model, "model")
@@ -101,8 +101,8 @@ async def upload(call: Call, request: Any) -> Message:
 
 
 async def copy(call: Call, request: Any) -> Message:
-    """Create a new model or a new version of `parent_model` from an existing version. The operation finishes
-    at once, because the artifacts are not copied. Aliases are not copied either."""
+    """Create a new model or a new version of `parent_model` from an existing version. Neither artifacts nor
+    aliases are copied, so the operation finishes at once."""
     parent = known_location(request.parent)
     services = call.services
     existing, further = await _parent_model(services, parent, request.parent_model)
@@ -138,18 +138,18 @@ async def copy(call: Call, request: Any) -> Message:
 
 
 async def get(call: Call, request: Any) -> Message:
-    """Return the default version for `M`, or the version for `M@1` or `M@alias` with its number in the name
-    (facts/models#versions)."""
+    """Return a model version. The name `M` selects the default version. `M@1` or `M@alias` selects a version;
+    the returned name then contains the version number (facts/models#versions)."""
     name, version = ModelName.parse(request.name)
     record = await call.services.models.version(name, version)
     return _view(record, versioned=bool(version))
 
 
 async def update(call: Call, request: Any) -> Message:
-    """Change names, descriptions and labels. An update of the model (`M`) changes all versions. An update of
-    one version (`M@1`) changes only its description and labels."""
+    """Change names, descriptions and labels. An update of the model (`M`) changes all of its versions. An
+    update of one version (`M@1`) changes only the description and labels of that version."""
     name, version = ModelName.parse(request.model.name, of="model.name")
-    # The public API writes @- for the model itself.
+    # The public API also accepts `M@-` for the model itself.
     version = "" if version == "-" else version
     _check_update(request.update_mask.paths, request.model, version)
     paths, now = request.update_mask.paths, call.services.now()
@@ -164,8 +164,8 @@ async def update(call: Call, request: Any) -> Message:
 
 
 async def merge_aliases(call: Call, request: Any) -> Message:
-    """Assign aliases to a version, removing them from other versions, and remove aliases with a leading
-    `-`."""
+    """Assign aliases to a version, or remove aliases that have a leading `-`. An assigned alias is removed
+    from the version that had it before."""
     name, requested = _read_version_name(request.name)
     faults = Faults()
     if not request.version_aliases:
@@ -174,7 +174,7 @@ async def merge_aliases(call: Call, request: Any) -> Message:
     _check_aliases(aliases, "version_aliases", faults)
     faults.refuse()
     changes = set(request.version_aliases)
-    # An alias that is both added and removed in one request stays unchanged.
+    # An alias that the request both adds and removes stays unchanged.
     added = {alias for alias in changes if not alias.startswith("-") and f"-{alias}" not in changes}
     removed = {alias[1:] for alias in changes if alias.startswith("-") and alias[1:] not in changes}
     now = call.services.now()
@@ -197,7 +197,7 @@ async def merge_aliases(call: Call, request: Any) -> Message:
 
 
 async def delete(call: Call, request: Any) -> Message:
-    """Delete a model with all versions. Its artifacts stay in their bucket."""
+    """Delete a model with all versions. Its artifacts remain in their bucket."""
     name, version = ModelName.parse(request.name)
     if version:
         text = f"{request.name!r} is the name of a version. Use the model's name, or call DeleteModelVersion."
@@ -216,7 +216,8 @@ async def delete_version(call: Call, request: Any) -> Message:
 
 
 async def export(call: Call, request: Any) -> Message:
-    """Start to copy the files of a version. The operation's metadata contains the directory of the copy."""
+    """Start an export, which copies the files of a version. The operation's metadata contains the directory
+    of the copy."""
     name, version = ModelName.parse(request.name)
     services = call.services
     record = await services.models.version(name, version)
@@ -272,7 +273,7 @@ def _check_export(public: Mapping[str, Any], record: ModelVersion) -> None:
 
 
 async def list_models(call: Call, request: Any) -> Message:
-    """List the default version of each model in the order of `order_by`, by default newest model first."""
+    """List the default version of each model in the order of `order_by`. Default: newest model first."""
     parent = known_location(request.parent)
     models = await call.services.models.models(parent.project_id, parent.location)
     page, token = await _LISTING.page_of(models, request, str(parent))
@@ -280,7 +281,7 @@ async def list_models(call: Call, request: Any) -> Message:
 
 
 async def list_versions(call: Call, request: Any) -> Message:
-    """List the versions of a model in the order of `order_by`, by default oldest first."""
+    """List the versions of a model in the order of `order_by`. Default: oldest version first."""
     name, _ = ModelName.parse(request.name)
     newest_first = await call.services.models.versions(name)
     page, token = await _LISTING.page_of(newest_first[::-1], request, str(name))
@@ -295,8 +296,11 @@ async def _register(
     version: Callable[[ModelName, int], ModelVersion],
     response_name: str,
 ) -> Message:
-    """Store the next version of an existing or new model with its finished operation. `response_name`: the
-    name of the response message. Raises AlreadyExists if a new model's ID is in use."""
+    """Store the next version of a new or existing model, with its finished operation.
+
+    `existing`: the existing model; None = a new model. `response_name`: the name of the response message.
+    Raises AlreadyExists if the new model's ID is in use.
+    """
     parent = known_location(request.parent)
     new_id = request.model_id or str(services.new_uid())
     name = existing or ModelName(parent.project_id, parent.location, new_id)
@@ -319,7 +323,8 @@ async def _register(
 async def _find_version(
     services: Services, project: str, text: str, field: str
 ) -> tuple[ModelVersion | None, tuple[Violation, ...]]:
-    """Return the project's model version in a field (None: not found) and violations of the field."""
+    """Return the model version that a field specifies (None = not found), and the violations of the field.
+    The model must be in the project."""
     try:
         name, version = ModelName.parse(text, of=field)
         existing = await services.models.version(name, version)
@@ -340,7 +345,7 @@ async def _find_version(
 async def _parent_model(
     services: Services, parent: LocationName, text: str
 ) -> tuple[ModelName | None, tuple[Violation, ...]]:
-    """Return the parent of a new version (None: a new model) and violations of its name."""
+    """Return the parent model of a new version (None = a new model), and the violations of its name."""
     if not text:
         return None, ()
     version, faults = await _find_version(services, parent.project_id, text, "parent_model")
@@ -354,8 +359,11 @@ async def _parent_model(
 
 
 async def _creating_job(call: Call, project: str, uri: str) -> str | None:
-    """Return the name of the job whose output directory contains the artifacts, or of the job whose program
-    uploads them. Return None without either."""
+    """Return the name of the job that has created the artifacts at `uri`.
+
+    This is the job whose output directory contains the artifacts, or else the job whose program makes this
+    call. Returns None if there is no such job.
+    """
     reader = call.services.reader
     uid = await reader.job_of_output(project, uri) if uri else None
     if uid is None and call.principal.program is not None:
@@ -386,7 +394,7 @@ def _version(
 
 
 def _initial_aliases(number: int) -> tuple[str, ...]:
-    """Return the aliases of a new version. The first version of a model is its default version."""
+    """Return the aliases of a new version. The first version of a model is the default version."""
     return (_DEFAULT_ALIAS,) if number == 1 else ()
 
 
@@ -409,7 +417,8 @@ def _apply_update(
 
 
 def _read_version_name(text: str) -> tuple[ModelName, str]:
-    """Return a model's name and the required version or alias after `@`. Raises InvalidRequest."""
+    """Return the name of a model, and the version or alias after `@`, which is required. Raises
+    InvalidRequest."""
     name, version = ModelName.parse(text)
     if not version:
         wrong = f"{text!r} contains no version. Append @VERSION or @ALIAS."
@@ -418,7 +427,7 @@ def _read_version_name(text: str) -> tuple[ModelName, str]:
 
 
 def _check_upload(public: Mapping[str, Any], model_id: str, parent_model: str) -> None:
-    """Check a Model in public JSON. Raises InvalidRequest with all errors."""
+    """Check the public JSON of a Model. Raises InvalidRequest with all errors."""
     faults = Faults()
     model = Section(public, "model", faults)
     read_display_name(model)
@@ -437,8 +446,8 @@ def _check_upload(public: Mapping[str, Any], model_id: str, parent_model: str) -
 
 
 def _check_update(paths: Iterable[str], model: Any, version: str) -> None:
-    """Check an update mask and its fields. `version`: "" = the model itself. Raises InvalidRequest with all
-    errors."""
+    """Check an update mask and the updated fields. `version`: "" = the update is for the model itself. Raises
+    InvalidRequest with all errors."""
     fields = tuple(paths)
     allowed = _VERSION_FIELDS if version else _MODEL_FIELDS
     faults = Faults()
@@ -467,8 +476,11 @@ def _check_aliases(aliases: Iterable[str], path: str, faults: Faults) -> None:
 
 
 def _view(record: ModelVersion, *, versioned: bool = False) -> Message:
-    """Return the Model message of one version. Its `metadata` contains the job that created the model, unless
-    the upload contained metadata. `versioned`: add the version to the name, as in lists of versions."""
+    """Return the Model message of one version.
+
+    Its `metadata` contains the job that created the model, unless the upload contained other metadata.
+    `versioned`: whether the name contains the version, as in lists of versions.
+    """
     view: Any = wire_json.from_public(f"{V1}.Model", json.loads(record.public_json))
     view.name = f"{record.name}@{record.version}" if versioned else str(record.name)
     view.version_id = str(record.version)
@@ -494,7 +506,8 @@ def _view(record: ModelVersion, *, versioned: bool = False) -> Message:
 
 
 async def import_evaluation(call: Call, request: Any) -> Message:
-    """Import an evaluation of the version in the parent, or of the default version."""
+    """Import an evaluation of the version in `parent`, or of the default version if `parent` contains no
+    version."""
     model, version = ModelName.parse(request.parent, of="parent")
     sent = request.model_evaluation
     public, faults = wire_json.to_public(sent), Faults()
@@ -511,7 +524,7 @@ async def import_evaluation(call: Call, request: Any) -> Message:
 
 
 async def list_evaluations(call: Call, request: Any) -> Message:
-    """List the evaluations of one version, newest first."""
+    """List the evaluations of one version, newest evaluation first."""
     model, version = ModelName.parse(request.parent, of="parent")
     if request.filter:
         text = "Evaluations cannot be filtered. Omit the filter and select from the full list."
@@ -521,7 +534,7 @@ async def list_evaluations(call: Call, request: Any) -> Message:
     below = asdict(model) | {"version": number}
     evaluations = await services.evaluations.list(below)
     page, token = await _EVALUATIONS.listing.page_of(evaluations, request, f"{model}@{number}")
-    # Convert in a thread, because each evaluation may be large.
+    # Conversion runs in a thread, because each evaluation may be large.
     views = await asyncio.to_thread(
         lambda: [_evaluation_view(services, evaluation) for evaluation in page]
     )

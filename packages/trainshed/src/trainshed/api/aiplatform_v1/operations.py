@@ -1,4 +1,4 @@
-"""Long-running operations: get, wait, list, cancel and delete them, and build their messages by kind."""
+"""Long-running operations: get, wait, list, cancel and delete. Creates their messages by kind."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ _RESOURCE_SEGMENT: Final = "/persistentResources/"
 _MAX_WAIT: Final = 600.0
 """Maximum timeout in seconds of a WaitOperation."""
 _DEFAULT_WAIT: Final = 30.0
-"""Timeout in seconds of a WaitOperation without a timeout of its own."""
+"""Timeout in seconds of a WaitOperation that specifies none."""
 _TEXTS: Final[Mapping[str, Callable[[Operation], str]]] = {
     "done": lambda operation: str(operation.state.is_final).lower()
 }
@@ -44,8 +44,8 @@ async def get(call: Call, request: Any) -> Message:
 
 
 async def wait(call: Call, request: Any) -> Message:
-    """Return the operation when it finishes or when the timeout expires. A timeout is not an error in the
-    public API."""
+    """Return the operation after it has finished or the timeout has expired. In the public API, an expired
+    timeout is not an error."""
     timeout = _DEFAULT_WAIT
     if request.HasField("timeout"):
         timeout = request.timeout.seconds + request.timeout.nanos / 10**9
@@ -60,7 +60,7 @@ async def list_(call: Call, request: Any) -> Message:
     question = (request.name, request.filter)
     after = decode_token(request.page_token, *question)
     max_rows = SCAN_LIMIT if request.filter else size
-    # One additional row shows whether a next page exists.
+    # One more row than requested shows whether a next page exists.
     rows = await call.services.reader.operations(request.name, after, max_rows + 1)
     verdicts = await Scan(passes, seconds=math.inf).judge(rows[:max_rows])
     passing = list(compress(rows, verdicts))
@@ -98,8 +98,8 @@ HANDLERS: Final[Handlers] = {
 
 
 def finished_view(record: Operation) -> Message:
-    """Return the message of a successful operation, except for operations of studies. Reads nothing from the
-    store."""
+    """Return the message of a successful operation without reading the store. Not for operations of
+    studies."""
     view = _unfinished_view(record)
     answer = pool.message("google.protobuf.Empty")
     if record.kind is not OperationKind.DELETE:
@@ -146,7 +146,7 @@ async def export(
 
 
 def _unfinished_view(record: Operation, services: Services | None = None) -> Any:
-    """Return an operation's message without its response. The message of an operation that waits for machines
+    """Return an operation's message without its response. If the operation waits for machines, the message
     contains the reason."""
     view: Any = pool.message(
         "google.longrunning.Operation", name=record.name, done=record.state.is_final
@@ -171,8 +171,8 @@ def _metadata(record: Operation) -> Any:
         case OperationKind.DELETE:
             return message("DeleteOperationMetadata")
         case OperationKind.CREATE | OperationKind.UPDATE | OperationKind.REBOOT:
-            # The metadata type is named after the method: after the method's own response
-            # (`UploadModelResponse`), or after the verb and the resource.
+            # The metadata type has the name of the method. It is derived from the response type
+            # (`UploadModelResponse`), or else from the verb and the resource.
             verb, answer = record.kind.value.title(), record.response_type.rpartition(".")[2]
             method = answer.removesuffix("Response")
             if method == answer:
@@ -191,7 +191,7 @@ def _metadata(record: Operation) -> Any:
             return message("SuggestTrialsMetadata", client_id=record.client)
         case OperationKind.CHECK_STOPPING:
             study = record.target.partition("/trials/")[0]
-            # The public API contains this misspelling.
+            # The public API has this misspelling.
             name = "CheckTrialEarlyStoppingStateMetatdata"
             return message(name, study=study, trial=record.target)
         case _:
@@ -199,7 +199,8 @@ def _metadata(record: Operation) -> Any:
 
 
 async def _suggestion_response(services: Services, record: Operation) -> Message:
-    """Return the response with the suggested trials that still exist."""
+    """Return the response of a suggestion. It contains those suggested trials that were not deleted in the
+    meantime."""
     response = message("SuggestTrialsResponse")
     set_micros(response.start_time, record.created)
     set_micros(response.end_time, record.updated)

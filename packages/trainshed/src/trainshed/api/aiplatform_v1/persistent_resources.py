@@ -61,8 +61,8 @@ _RAY: Final = (
 
 
 async def create(call: Call, request: Any) -> Message:
-    """Request the machines of a new resource. The operation finishes when the machines are reserved, or when
-    they can never be reserved."""
+    """Request the machines of a new resource. The operation finishes when all machines are reserved, or when
+    it is certain that they can never be reserved."""
     parent, services = known_location(request.parent), call.services
     sent = wire_json.to_public(request.persistent_resource)
     resource_id = request.persistent_resource_id or f"resource-{services.new_uid()}"
@@ -70,7 +70,7 @@ async def create(call: Call, request: Any) -> Message:
     if services.settings.queue:
         raise FailedPrecondition(
             f"Persistent resources are not available: {services.settings.queue} assigns the nodes "
-            "of this service. Create a reservation there."
+            f"of this service. Create a reservation in {services.settings.queue}."
         )
     name = PersistentResourceName(parent.project_id, parent.location, resource_id)
     now, operation = services.now(), _operation(services, OperationKind.CREATE, name)
@@ -105,8 +105,8 @@ async def list_(call: Call, request: Any) -> Message:
 
 
 async def update(call: Call, request: Any) -> Message:
-    """Change the names, the labels or the numbers of machines. The operation finishes when additional
-    machines are reserved."""
+    """Change names, labels, or numbers of machines. The operation finishes when the additional machines are
+    reserved."""
     services, sent = call.services, request.persistent_resource
     name = PersistentResourceName.parse(sent.name, of="persistent_resource.name")
     paths = [
@@ -132,7 +132,7 @@ async def update(call: Call, request: Any) -> Message:
 
 
 async def reboot(call: Call, request: Any) -> Message:
-    """Restart the jobs of a resource. A resource in ERROR requests its machines again."""
+    """Restart the jobs of a resource. If the resource is in the state ERROR, request its machines again."""
     name = PersistentResourceName.parse(request.name)
 
     def change(current: PersistentResource, _: Used) -> PersistentResource:
@@ -183,7 +183,7 @@ async def _change(
 
 
 async def _operation_response(services: Services, operation: Operation) -> Message:
-    """Return the current message of an operation."""
+    """Return the current message of an operation, which may be unfinished."""
     return await operations.operation_view(
         services, await services.reader.operation(operation.name)
     )
@@ -215,8 +215,8 @@ def _view(resources: Reservations, record: PersistentResource) -> Message:
 
 
 def _read_new(sent: dict[str, Any], resource_id: str) -> tuple[ResourcePool, ...]:
-    """Return the pools of a new resource in public JSON, and set missing pool IDs. Raises InvalidRequest with
-    all errors."""
+    """Return the pools in a request for a new resource (public JSON). Pools without an ID receive one. Raises
+    InvalidRequest with all errors."""
     faults = Faults()
     section = Section(sent, "persistent_resource", faults)
     if not RESOURCE_ID.fullmatch(resource_id):
@@ -260,7 +260,7 @@ def _read_new(sent: dict[str, Any], resource_id: str) -> tuple[ResourcePool, ...
 
 
 def _count(section: Section) -> int:
-    """Return the number of machines of a pool."""
+    """Return a pool's number of machines."""
     count = section.integer("replicaCount")
     if section.has("autoscalingSpec"):
         section.fault("autoscalingSpec", _NO_SCALING)
@@ -272,7 +272,7 @@ def _count(section: Section) -> int:
 def _with_pools(
     current: PersistentResource, sent: Section, used: Used, services: Services
 ) -> PersistentResource:
-    """Return the resource with the numbers of machines of a request. All other fields of its pools must be
+    """Return the resource with the numbers of machines in a request. All other fields of its pools must be
     unchanged."""
     sections = list(sent.sections("resourcePools"))
     if [s.text("id") for s in sections] != [pool.id for pool in current.pools]:

@@ -1,9 +1,9 @@
-"""`aiplatform` v1 VizierService: studies, their trials, suggestions, and early-stopping checks
+"""`aiplatform` v1 VizierService: studies and their trials, suggestions and early-stopping checks
 (facts/tuning#vizier, facts/resources#trials, spec/tuning#studies).
 
-Changes of a trial are pure functions (`core.study.changes`). The controller carries out suggestions and
-checks, which are stored as operations. A request waits at most OPERATION_TIMEOUT for its operation. After
-that the client polls the operation.
+Pure functions compute the changes of a trial (`core.study.changes`). Suggestions and early-stopping checks
+are stored as operations, which the controller executes. A request waits at most OPERATION_TIMEOUT for its
+operation. After that the client polls the operation.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ from trainshed.wire import pool
 
 SERVICE: Final = f"{V1}.VizierService"
 _MAX_PAGE_SIZE: Final = 1_000
-"""Maximum number of trials on a page. It equals the public limit of a study, because the SDK's
+"""Maximum number of trials on a page. It equals the public maximum of trials per study, because the SDK's
 `Study.trials()` reads only the first page."""
 
 
 async def create_study(call: Call, request: Any) -> Message:
-    """Create a study. An existing display name is a conflict, because clients find studies by display name
-    (spec/clients#conflicts)."""
+    """Create a study. Raises AlreadyExists for an existing display name, because clients find studies by
+    display name (spec/clients#conflicts)."""
     display_name, spec = _parse(call, request)
     parent = known_location(request.parent)
     uid = StudyUid(call.services.new_uid())
@@ -73,7 +73,7 @@ async def look_up_study(call: Call, request: Any) -> Message:
 
 
 async def delete_study(call: Call, request: Any) -> Message:
-    """Delete a study with its trials, and wake requests that wait for its operations."""
+    """Delete a study with its trials. Wake the requests that wait for its operations."""
     name, services = StudyName.parse(request.name), call.services
     uid = await services.studies.delete_study(name, services.now())
     services.notices.publish(JobUid(uid))
@@ -81,8 +81,8 @@ async def delete_study(call: Call, request: Any) -> Message:
 
 
 async def create_trial(call: Call, request: Any) -> Message:
-    """Create the client's own trial. The trial is REQUESTED, or finished if it has a final measurement or a
-    final state."""
+    """Create a trial with parameters from the client. It is REQUESTED, or finished if the request contains a
+    final measurement or a final state."""
     services = call.services
     study = await parent_study(call, request)
     public = wire_json.to_public(request.trial)
@@ -98,7 +98,7 @@ async def get_trial(call: Call, request: Any) -> Message:
 
 
 async def list_trials(call: Call, request: Any) -> Message:
-    """List trials, ascending by number."""
+    """List trials in ascending order of their numbers."""
     study = await parent_study(call, request)
     size = page_size(request.page_size, default=_MAX_PAGE_SIZE, maximum=_MAX_PAGE_SIZE)
     question = (str(study.name), "trials")
@@ -116,7 +116,7 @@ async def delete_trial(call: Call, request: Any) -> Message:
 
 
 async def add_measurement(call: Call, request: Any) -> Message:
-    """Add a measurement to a trial, or replace its measurement with the same step and elapsed time."""
+    """Add a measurement to a trial. It replaces a measurement with the same step and elapsed time."""
     study, number = await find_trial(call, request.trial_name, "trial_name")
     sent = Section(wire_json.to_public(request.measurement), "measurement", Faults())
     measurement = read_measurement(study.spec, sent, final=False)
@@ -129,9 +129,12 @@ async def add_measurement(call: Call, request: Any) -> Message:
 
 
 async def complete_trial(call: Call, request: Any) -> Message:
-    """Finish a trial with the final measurement of the request, or with the trial's measurement that the
-    specification selects. Without both, the trial is infeasible. If the client marks the trial as infeasible,
-    the measurement is ignored (public text)."""
+    """Finish a trial with the final measurement in the request, or else with the measurement of the trial
+    that the specification selects.
+
+    The trial is infeasible if neither measurement exists. If the client marks the trial as infeasible, the
+    measurement is ignored (public documentation).
+    """
     study, number = await find_trial(call, request.name)
     services, is_infeasible = call.services, request.trial_infeasible
     faults = Faults()
@@ -166,11 +169,11 @@ async def stop_trial(call: Call, request: Any) -> Message:
 
 
 async def list_optimal_trials(call: Call, request: Any) -> Message:
-    """List the Pareto-optimal trials, ascending by number. With a single objective these are the best
-    trials."""
+    """List the Pareto-optimal trials in ascending order of their numbers. With one objective, these are the
+    best trials."""
     study = await parent_study(call, request)
     history = await call.services.studies.history((study.uid,))
-    # This takes long for many trials and objectives, so it runs in a thread.
+    # With many trials and objectives this takes long. Therefore it runs in a thread.
     best = await asyncio.to_thread(optimal_trials, study.spec, history)
     return message("ListOptimalTrialsResponse", optimal_trials=await _views(call, study, best))
 
@@ -181,18 +184,18 @@ def _parse(call: Call, request: Any) -> tuple[str, StudySpec]:
 
 
 async def parent_study(call: Call, request: Any) -> Study:
-    """Return the study in a request's `parent`. Raises InvalidRequest and NotFound."""
+    """Return the study that a request's `parent` specifies. Raises InvalidRequest and NotFound."""
     return await call.services.studies.get(StudyName.parse(request.parent, of="parent"))
 
 
 async def find_trial(call: Call, text: str, field: str = "name") -> tuple[Study, int]:
-    """Return the study and the trial number of the name in `field`. Raises InvalidRequest and NotFound."""
+    """Return the study and the trial number from the name in `field`. Raises InvalidRequest and NotFound."""
     study, number = StudyName.parse_trial(text, of=field)
     return await call.services.studies.get(study), number
 
 
 def _remaining_trials(services: Services, study: Study, history: Sequence[Trial]) -> int:
-    """Return the number of new trials that the study can still have."""
+    """Return how many more trials the study can have."""
     max_trials = services.settings.max_study_trials
     return (
         max(0, (max_trials or sys.maxsize) - len(history))
@@ -223,20 +226,24 @@ async def _views(call: Call, study: Study, records: Sequence[Trial]) -> list[Mes
             views.set_trial(view, study.name, record, measured.get(record.number, ()))
         return trials
 
-    # This takes half a second for a page of trials with a hundred measurements each, so it runs in a thread.
+    # For a page of trials with a hundred measurements each, this takes half a second. Therefore it runs in a
+    # thread.
     return await asyncio.to_thread(create_views)
 
 
 OPERATION_TIMEOUT: Final = 2.0
-"""Seconds that a call waits for its operation, to save the client a poll."""
+"""Seconds that a request waits for its operation. Many clients then need not poll the operation."""
 _MAX_SUGGESTIONS: Final = 1_000
-"""Maximum number of suggestions of one call. It equals the public limit of trials of a study
+"""Maximum number of suggestions per request. It equals the public maximum of trials per study
 (facts/tuning#metrics)."""
 
 
 async def suggest(call: Call, request: Any) -> Message:
-    """Request trials from the controller. All clients without an ID count as one client, which receives its
-    active trials again. Raises InvalidRequest, and FailedPrecondition if no trial is available."""
+    """Request trials from the controller.
+
+    A client receives its active trials again. All clients without an ID count as one client. Raises
+    InvalidRequest, and FailedPrecondition if no trial is available.
+    """
     study = await parent_study(call, request)
     count = request.suggestion_count
     if any(context.parameters for context in request.contexts):
@@ -261,8 +268,8 @@ async def suggest(call: Call, request: Any) -> Message:
 
 
 async def check_stopping(call: Call, request: Any) -> Message:
-    """Request an early-stopping decision from the controller. Raises NotFound, and FailedPrecondition if the
-    trial has finished."""
+    """Request an early-stopping decision about a trial from the controller. Raises NotFound, and
+    FailedPrecondition if the trial has finished."""
     study, number = await find_trial(call, request.trial_name, "trial_name")
     trial = await call.services.studies.trial(study.uid, number)
     if trial.state.is_over:
@@ -274,9 +281,12 @@ async def check_stopping(call: Call, request: Any) -> Message:
 
 
 async def _available_count(services: Services, study: Study, client: str, count: int) -> int:
-    """Return how many of `count` trials the client can receive. Even if a study is full or not active, the
-    client receives its unfinished trials again. If it is full, the client also receives requested trials.
-    Raises FailedPrecondition if no trial is available."""
+    """Return how many of `count` trials the client can receive.
+
+    A client can always receive its unfinished trials again, even if the study is full or not active. If the
+    study is full, the client can also receive requested trials. Raises FailedPrecondition if no trial is
+    available.
+    """
     history = await services.studies.history((study.uid,))
     remaining = _remaining_trials(services, study, history)
     existing = sum(
@@ -292,8 +302,8 @@ async def _available_count(services: Services, study: Study, client: str, count:
 async def _begin(
     call: Call, kind: OperationKind, target: str, study: Study, **fields: Any
 ) -> Message:
-    """Store an operation, notify the controller, and return the operation's message when it finishes, or
-    after OPERATION_TIMEOUT."""
+    """Store an operation and notify the controller. Return the operation's message when it finishes, or after
+    OPERATION_TIMEOUT."""
     services, now = call.services, call.services.now()
     operation = Operation(
         name=f"{target}/operations/{services.new_uid()}",
@@ -321,7 +331,7 @@ _STUDIES: Final = Kind(
     Listing("studies", {}, {}),
     plural="Studies",
 )
-"""Studies, newest first."""
+"""Lists return the newest study first."""
 HANDLERS: Final[Handlers] = {
     **_STUDIES.handlers(
         CreateStudy=create_study, LookupStudy=look_up_study, DeleteStudy=delete_study

@@ -1,9 +1,9 @@
 """`aiplatform` v1 PipelineService: trainingPipelines (facts/resources#pipelines). PipelineJobs are not
 supported.
 
-Clients send the inputs of a task as arbitrary JSON: mixed spellings, whole numbers as floats, numbers instead
-of strings, nulls (spec/clients#task-inputs). The inputs are converted to the corresponding public message;
-unknown fields are rejected.
+Clients send the inputs of a task as JSON without a fixed schema. They mix spellings, and send whole numbers
+as floats, numbers instead of strings, and nulls (spec/clients#task-inputs). This module converts the inputs
+to the corresponding public message. It rejects unknown fields.
 """
 
 from collections.abc import Iterator, Mapping
@@ -59,17 +59,17 @@ _TUNING_FIELDS: Final = frozenset(
         "max_failed_trial_count",
     }
 )
-"""Fields of a tuning job that the tuning task accepts (facts/resources#tuning-jobs)."""
+"""Fields of a HyperparameterTuningJob that the tuning task accepts (facts/resources#tuning-jobs)."""
 _TRIAL: Final = f"{INPUTS_FIELD}.trial_job_spec"
 
 
 class PipelineRequest(Struct, frozen=True):
-    """A pipeline to create: its specification, its public JSON, and its task's inputs."""
+    """A pipeline to create: its specification, its public JSON and the inputs of its task."""
 
-    parsed: ParsedPipeline
+    pipeline: ParsedPipeline
     public: dict[str, Any]
     inputs: dict[str, Any]
-    #: Creation time (ns). It is also part of the directory name for the dataset's files.
+    #: Creation time (ns). The name of the directory with the dataset's files contains it.
     created_at: Nanos
 
 
@@ -80,8 +80,11 @@ def check_create(
     further: tuple[Violation, ...] = (),
     dataset: Dataset | None = None,
 ) -> PipelineRequest:
-    """Return the pipeline to create. `uid`: the pipeline's uid, which is also the default ID of its model;
-    `dataset`: its dataset. Raises InvalidRequest with all errors, including those in `further`."""
+    """Return the pipeline to create.
+
+    `uid`: the UID of the pipeline, which is also the default ID of its model. `further`: errors to report
+    together with all others. `dataset`: the dataset of the pipeline. Raises InvalidRequest with all errors.
+    """
     parent = known_location(request.parent)
     services = call.services
     now = services.now()
@@ -105,7 +108,7 @@ def check_create(
         try:
             return parse()
         except InvalidRequest as invalid:
-            # Omit violations that only result from unreadable inputs.
+            # Omit violations that result only from unreadable inputs.
             fields = tuple(violation.field for violation in unreadable)
             own = tuple(
                 v
@@ -123,7 +126,7 @@ def check_create(
 
 
 async def requested_pipeline(call: Call, request: Any, uid: JobUid) -> PipelineRequest:
-    """Return the pipeline to create after all checks, including checks that need the store. Raises
+    """Return the pipeline to create after all checks, including checks that read the store. Raises
     InvalidRequest and AlreadyExists."""
     dataset, missing = await _find_dataset(call.services, request)
     spec, path = _program_of(read_inputs(request.training_pipeline)[0])
@@ -134,7 +137,7 @@ async def requested_pipeline(call: Call, request: Any, uid: JobUid) -> PipelineR
         *await _parent_model_violations(call.services, request.training_pipeline, request.parent),
     )
     draft = check_create(call, request, uid, further, dataset)
-    await _require_new_model(call.services, location, draft.parsed)
+    await _require_new_model(call.services, location, draft.pipeline)
     return draft
 
 
@@ -171,14 +174,15 @@ CHECKS: Final[Checks] = {f"{V1}.PipelineService.CreateTrainingPipeline": check_c
 def _new(
     services: Services, parent: LocationName, uid: JobUid, draft: PipelineRequest
 ) -> tuple[Pipeline, Job | TuningJob]:
-    """Return the unstored records of the pipeline and of its job."""
-    parsed, now = draft.parsed, draft.created_at
+    """Return the records of the pipeline and of its job, which are not stored yet."""
+    parsed, now = draft.pipeline, draft.created_at
     name = JobName(Api.VERTEX, parent.project_id, parent.location, str(uid), Collection.PIPELINES)
     sent_inputs = {"jobSpec": draft.inputs} if parsed.spec.task is Task.CUSTOM else draft.inputs
     spec = parsed.job.spec
     data = (spec.trial if isinstance(spec, TuningSpec) else spec).data
     if data is not None:
-        # A user who submits the job again receives its variables, and therefore the files of its dataset.
+        # These variables are part of the job's public JSON. A user who submits the job again therefore gets
+        # the files of its dataset.
         for pool in _program_of(draft.inputs)[0].get("workerPoolSpecs", ()):
             program = pool.get("containerSpec") or pool.get("pythonPackageSpec", {})
             own = {row["name"]: row.get("value", "") for row in program.get("env", ())}
@@ -196,12 +200,12 @@ def _new(
         updated=now,
         labels=parsed.labels,
     )
-    # The store creates both records together, so the pipeline always has its job.
+    # The store creates both records together. A pipeline therefore always has a job when it is created.
     return create_pipeline(pipeline, job), job
 
 
 def _program_of(inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """Return the CustomJobSpec of a task with its path."""
+    """Return the CustomJobSpec in the inputs of a task, and its path."""
     trial = inputs.get("trialJobSpec")
     return (inputs, INPUTS_FIELD) if trial is None else (trial, _TRIAL)
 
@@ -209,8 +213,8 @@ def _program_of(inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
 async def _find_dataset(
     services: Services, request: Any
 ) -> tuple[Dataset | None, tuple[Violation, ...]]:
-    """Return the dataset of the request (None: it does not exist) and its violations. The specification's
-    check reports an invalid ID."""
+    """Return the dataset of the request (None = it does not exist), and violations. An invalid ID is not a
+    violation here, because the check of the specification reports it."""
     dataset_id = request.training_pipeline.input_data_config.dataset_id
     if dataset_id_fault(dataset_id):
         return None, ()
@@ -239,12 +243,13 @@ async def _find_dataset(
 async def _parent_model_violations(
     services: Services, pipeline: Any, location: str
 ) -> tuple[Violation, ...]:
-    """Return a violation if the parent model of a new version does not exist or is in another project. The
-    specification's check reports an invalid name or another location."""
+    """Return a violation if the parent model of a new version does not exist or is in another project. An
+    invalid name or another location is not a violation here, because the check of the specification reports
+    it."""
     try:
         model, _ = ModelName.parse(pipeline.parent_model)
         if location.split("/")[1:2] != [model.project_id]:
-            # The response must not reveal whether the other project has the model.
+            # The response must not reveal whether this model exists in the other project.
             text = f"{model} is not in the pipeline's project. Use a model of this project."
             return (Violation("parent_model", text),)
         await services.models.version(model, "")
@@ -258,8 +263,8 @@ async def _parent_model_violations(
 async def _require_new_model(
     services: Services, parent: LocationName, parsed: ParsedPipeline
 ) -> None:
-    """Raise AlreadyExists if the new model's ID is in use. Without this check, the error would appear only
-    after the training."""
+    """Raise AlreadyExists if the ID of the new model is in use. Without this check, the error would not occur
+    until the end of the training."""
     draft = parsed.spec.model
     if draft is None or draft.is_new_version:
         return
@@ -284,15 +289,15 @@ def _bucket_uses(public: Mapping[str, Any]) -> Iterator[BucketUse]:
 
 
 def read_inputs(pipeline: Any) -> tuple[dict[str, Any], tuple[Violation, ...]]:
-    """Return the readable inputs of a pipeline's task in public JSON ({}: unknown task), and violations for
-    the unreadable inputs."""
+    """Return the inputs of a pipeline's task without the unreadable ones (public JSON), and violations for
+    the unreadable inputs. The inputs of an unknown task are {}."""
     inputs: Any = wire_json.to_public(pipeline.training_task_inputs)
     task = DEFINITIONS.get(pipeline.training_task_definition.rpartition("/")[2])
     if task is None or inputs is None:
         return {}, ()
     inputs_message = message(_MESSAGES[task])
     known, unknown = _split_unknown(task, inputs)
-    # The SDK accepts numbers as arguments and sends 10 as 10.0.
+    # The SDK accepts numbers as arguments. It sends 10 as 10.0.
     walk = wire_json.Walk(keep_output_only=False, number_to_text=format_argument)
     walk.message(plans.plan_for(inputs_message), known, inputs_message, INPUTS_FIELD)
     rejected = tuple(Violation(v.field, v.description) for v in walk.violations)
@@ -300,7 +305,7 @@ def read_inputs(pipeline: Any) -> tuple[dict[str, Any], tuple[Violation, ...]]:
 
 
 def _split_unknown(task: Task, inputs: Any) -> tuple[Any, tuple[Violation, ...]]:
-    """Return the inputs without fields that the task does not accept, and violations for these fields."""
+    """Return the inputs without fields that the task does not accept, and violations for those fields."""
     if task is Task.CUSTOM or not isinstance(inputs, dict):
         return inputs, ()
     members = cast("dict[str, Any]", inputs)

@@ -1,8 +1,8 @@
-"""Converts records to `aiplatform` v1 messages: the created resource with its output fields
+"""Converts records to `aiplatform` v1 messages. Each message is the created resource with its output fields
 (facts/resources#pipelines, facts/resources#tuning-jobs, facts/tuning#metrics).
 
-The records are custom jobs, tuning jobs, training pipelines, and studies. Trials of tuning jobs and of
-studies have the same messages.
+The records are custom jobs, tuning jobs, training pipelines and studies. Trials of tuning jobs and of studies
+have the same message.
 """
 
 import json
@@ -38,13 +38,13 @@ STATES: Final[Mapping[str, JobState | None]] = {
     "JOB_STATE_UPDATING": None,
     "JOB_STATE_PARTIALLY_SUCCEEDED": None,
 }
-"""Job states by public state name; None for states that no job has."""
+"""Job states by public name. None = jobs never have this state."""
 PIPELINE_STATES: Final[Mapping[str, JobState | None]] = {
     f"PIPELINE_STATE_{name.removeprefix('JOB_STATE_')}": state
     for name, state in STATES.items()
     if state or name.endswith(("_UNSPECIFIED", "_PAUSED"))
 }
-"""Pipeline states by public state name; None for states that no pipeline has."""
+"""Job states by the public name of a pipeline's state. None = pipelines never have this state."""
 _STATE_NAMES: Final = {state: name for name, state in STATES.items() if state is not None}
 
 
@@ -55,14 +55,14 @@ def custom_job(record: Job) -> Message:
 
 
 def set_custom_job_outputs(view: Any, record: Job) -> None:
-    """Set the output fields and the current labels of a CustomJob with its input fields."""
+    """Set the output fields and the current labels of a CustomJob that already contains its input fields."""
     view.state = _STATE_NAMES[record.state]
     _set_common_outputs(view, record)
 
 
 def _set_common_outputs(view: Any, work: Work) -> None:
-    """Set the output fields that custom jobs, tuning jobs and pipelines share: all except the state, whose
-    values differ."""
+    """Set the output fields that custom jobs, tuning jobs and pipelines share. The state is not one of them,
+    because its values differ."""
     view.name = str(work.name)
     set_micros(view.create_time, work.created)
     set_micros(view.update_time, work.updated)
@@ -70,7 +70,8 @@ def _set_common_outputs(view: Any, work: Work) -> None:
     set_micros(view.end_time, work.ended)
     if work.error is not None and work.state.is_final:
         view.error.code = work.error.code
-        # Clients that wait for a job search for this word to distinguish a cancellation from a failure.
+        # Clients that wait for a job search the message for this word. They use it to distinguish a
+        # cancellation from a failure.
         prefix = "CANCELED: " if work.error.code == CANCELLED else ""
         view.error.message = f"{prefix}{work.error.message}"
     view.labels.clear()
@@ -78,8 +79,8 @@ def _set_common_outputs(view: Any, work: Work) -> None:
 
 
 def sibling_name(name: JobName, uid: JobUid, collection: Collection) -> str:
-    """Return the public name of a job that another Vertex job or pipeline created, in the same location and
-    with its uid as the ID; "" if `uid` is 0."""
+    """Return the public name of a job that the Vertex job or pipeline `name` has created. The name has the
+    same location, and the UID as its ID. Return "" if `uid` is 0."""
     if not uid:
         return ""
     return str(JobName(Api.VERTEX, name.project_id, name.location, str(uid), collection))
@@ -103,8 +104,8 @@ def set_tuning_outputs(
     trials: Sequence[Trial] = (),
     measured: MeasurementsByTrial | None = None,
 ) -> None:
-    """Set the output fields and the current labels of a HyperparameterTuningJob with its input fields.
-    `trials`: ascending by number."""
+    """Set the output fields and the current labels of a HyperparameterTuningJob that already contains its
+    input fields. `trials`: in ascending order of their numbers."""
     view.state = _STATE_NAMES[record.state]
     _set_common_outputs(view, record)
     study = StudyName(record.name.project_id, record.name.location, str(record.study))
@@ -127,12 +128,12 @@ def training_pipeline(record: Pipeline) -> Message:
 
 
 def definition(record: Pipeline) -> str:
-    """Return the pipeline's trainingTaskDefinition."""
+    """Return the trainingTaskDefinition of a pipeline."""
     return str(json.loads(record.public_json).get("trainingTaskDefinition", ""))
 
 
 def _backing_jobs(record: Pipeline) -> Iterator[tuple[str, str]]:
-    """Yield the known jobs of a pipeline by their public keys. The SDK follows the first job."""
+    """Yield the jobs of a pipeline that exist, each with its public key. The SDK follows the first job."""
     match record.spec.task:
         case Task.CUSTOM:
             names = (("backingCustomJob", record.job, Collection.CUSTOM_JOBS),)
@@ -164,12 +165,14 @@ def set_trial(
     measurements: Sequence[Measurement] = (),
     custom_job: str = "",
 ) -> None:
-    """Set all fields of an empty Trial. `measurements`: ascending by step and elapsed time. `custom_job`: the
-    name of the trial's job, "" = no job."""
+    """Set all fields of an empty Trial message. `measurements`: in ascending order of step and elapsed time.
+    `custom_job`: the name of the trial's job; "" = no job."""
     view.name = study_name.trial(record.number)
     view.id = str(record.number)
     view.state = record.state.value
-    for parameter, value in sorted(record.parameters):  # Clients read parameters by position.
+    for parameter, value in sorted(
+        record.parameters
+    ):  # Clients read parameters by position, so the order must not change.
         field = view.parameters.add(parameter_id=parameter).value
         if isinstance(value, str):
             field.string_value = value
@@ -179,7 +182,8 @@ def set_trial(
         _set_measurement(view.final_measurement, record.final)
     for measurement in measurements:
         _set_measurement(view.measurements.add(), measurement)
-    # The start time of a trial with a job is the start of its program, otherwise the time of its suggestion.
+    # If the trial has a job, its start time is that of the job's program. Otherwise it is the time of the
+    # suggestion.
     set_micros(view.start_time, record.started or (0 if record.job else record.created))
     set_micros(view.end_time, record.ended)
     view.client_id = record.client
@@ -202,12 +206,13 @@ V1: Final = "google.cloud.aiplatform.v1"
 
 
 def message(kind: str, **fields: Any) -> Any:
-    """Return a message of the API, such as `ListModelsResponse`, with these fields."""
+    """Return an API message, such as `ListModelsResponse`, with these fields."""
     return pool.message(f"{V1}.{kind}", **fields)
 
 
 def reject_encryption_key(resource: Any, field: str) -> None:
-    """Reject a resource with customer-managed encryption. Raises InvalidRequest on the request's `field`."""
+    """Reject a resource with customer-managed encryption keys. Raises InvalidRequest on `field` of the
+    request."""
     if resource.HasField("encryption_spec"):
         text = "Keys of customers are not supported. Omit the field."
         raise InvalidRequest((Violation(f"{field}.encryption_spec", text),))

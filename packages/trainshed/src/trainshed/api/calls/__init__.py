@@ -1,1 +1,1 @@
-"""Common parts of all API surfaces: the caller, services, errors, pages, HTTP messages."""
+"""Modules that all API surfaces use: the caller, services, errors, pages, and HTTP messages."""

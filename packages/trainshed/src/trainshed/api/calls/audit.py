@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 def record_secrets(texts: Iterable[tuple[str, str]]) -> None:
-    """Add the names of a new job's secrets to the audit record of the current call."""
+    """Add the secrets to which a new job refers to the audit record of the current call. `texts`: texts of
+    the request."""
     refs = (ref for _, text in texts for ref in secrets.references(text))
     if (names := ", ".join(sorted({ref.name for ref in refs}))) and (call := current_call()):
         call.record.detail = {"secrets": names if len(names) <= 120 else f"{names[:117]}..."}
@@ -32,10 +33,13 @@ async def audit_call(
     project: str = "",
     resource: str = "",
 ) -> T:
-    """Return the answer and record the call in the audit log. The record is part of the transaction of the
-    call's first write. A call that writes nothing or lacks a permission is recorded after its end. `project`,
-    `resource`: the subject of the request, if known. Raises Unauthenticated if the credentials became
-    invalid, for example while the body was sent."""
+    """Return the result of `answer`, which executes a call, and record the call in the audit log.
+
+    The record is stored together with the call's first write. If the call writes nothing or lacks a
+    permission, the record is stored after the call. `project`, `resource`: the subject of the request, if
+    known. Raises Unauthenticated if the credentials became invalid in the meantime, for example while the
+    client sent the body.
+    """
     services.access.revalidate(principal)
     if not is_recorded(method):
         return await answer()
@@ -61,7 +65,7 @@ async def audit_call(
 async def record_failed_authentication(
     services: Services, source: str, detail: Mapping[str, object]
 ) -> None:
-    """Record that an address has sent unknown credentials repeatedly."""
+    """Record in the audit log that an address has repeatedly sent unknown credentials."""
     method = "trainshed.v1.Tokens.Refused"
     status = StatusCode.UNAUTHENTICATED.number
     record = AuditRecord("", method, source, source=source, detail=detail, status=status)

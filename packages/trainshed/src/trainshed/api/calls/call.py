@@ -1,4 +1,4 @@
-"""A call of an API method, and the types of its handlers."""
+"""A call of an API method, and the types of handlers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -16,22 +16,23 @@ class Call(Struct, frozen=True):
 
     principal: Principal
     services: Services
-    #: Full name, such as `google.cloud.aiplatform.v1.JobService.CreateCustomJob`.
+    #: Full name of the method, such as `google.cloud.aiplatform.v1.JobService.CreateCustomJob`.
     method: str
-    #: The request in public JSON, for requests that create jobs; None = not converted yet.
+    #: The request in public JSON. Used for requests that create jobs. None = not converted yet.
     public: dict[str, Any] | None = None
 
 
 def public_field(call: Call, request: Any, name: str) -> dict[str, Any]:
-    """Return the value of the request's field `name`, in public JSON."""
+    """Return the request's field `name` in public JSON."""
     if call.public is None:
         return wire_json.to_public(getattr(request, name))
     return call.public.setdefault(camel_case(name), {})
 
 
-# Any: the fields of the request message are known only from its protobuf descriptor.
+# The request is Any, because its fields are known only from a protobuf descriptor.
 Handler = Callable[[Call, Any], Awaitable[Message]]
-"""Returns the response message for a request message. Raises the errors of `api.calls.errors`."""
+"""A function that returns the response message for a request message. Raises the errors of
+`api.calls.errors`."""
 
 
 Handlers = Mapping[str, Handler]
@@ -39,13 +40,13 @@ Handlers = Mapping[str, Handler]
 
 
 class JsonCall(Struct, frozen=True):
-    """One call of a method without protobuf messages: request and response are JSON."""
+    """A call of a method without protobuf messages. Request and response are JSON."""
 
     principal: Principal
     services: Services
     #: Full name of the method.
     method: str
-    #: The variables of its path.
+    #: The variables of the path.
     names: Mapping[str, str]
     body: Mapping[str, Any]
     #: Scheme and authority of the address that the caller used.
@@ -53,14 +54,14 @@ class JsonCall(Struct, frozen=True):
 
 
 JsonHandler = Callable[[JsonCall], Awaitable[dict[str, Any]]]
-"""Checks the permission and handles the call. Raises the errors of `api.calls.errors`."""
+"""A function that checks the permission and executes the call. Raises the errors of `api.calls.errors`."""
 
 
 JsonMethods = Mapping[tuple[str, str], tuple[str, JsonHandler]]
-"""Methods by HTTP verb and path, with their full names."""
+"""The full name and the handler of each method, by HTTP verb and path."""
 
 
 def camel_case(field: str) -> str:
-    """Return `displayName` for `display_name`."""
+    """Return a snake_case name in camelCase, such as `displayName` for `display_name`."""
     first, *words = field.split("_")
     return first + "".join(map(str.title, words))

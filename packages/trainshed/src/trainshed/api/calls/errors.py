@@ -1,7 +1,7 @@
-"""The table from exceptions to google.rpc codes, the public texts of rejected requests, and advice for
-methods that are not served.
+"""Converts exceptions to public errors: a table of google.rpc codes by exception, the public texts of invalid
+requests, and advice about methods that are not served.
 
-A test checks that every leaf class of `core.errors.RequestError` has a row.
+A test checks that the table contains every leaf class of `core.errors.RequestError`.
 """
 
 import logging
@@ -21,7 +21,7 @@ _log = logging.getLogger("trainshed.api")
 
 
 class NotServed(core.RequestError):
-    """The method is known, but this service does not serve it."""
+    """The method exists in the public APIs, but this service does not serve it."""
 
 
 CODES: Final[Mapping[type[Exception], StatusCode]] = {
@@ -41,22 +41,25 @@ CODES: Final[Mapping[type[Exception], StatusCode]] = {
 }
 
 _REASONS: Final[Mapping[type[Exception], str]] = {core.PermissionDenied: "IAM_PERMISSION_DENIED"}
-"""google.rpc.ErrorInfo reasons of the errors for which the public services have a suitable reason."""
+"""The reason of a google.rpc.ErrorInfo, by exception. The table contains only errors for which the public
+services have a matching reason."""
 
 
 class PublicError(Struct, frozen=True):
-    """An error as every transport reports it."""
+    """The public form of an error, which all transports report."""
 
     code: StatusCode
     message: str
     violations: tuple[Violation, ...] = ()
-    #: Reason of a google.rpc.ErrorInfo; None = no ErrorInfo.
+    #: Reason of the google.rpc.ErrorInfo; None = no ErrorInfo.
     reason: str | None = None
 
 
 def public_error(error: Exception, api: str, subject: str) -> PublicError:
-    """Return the public form of an exception for callers of `api` (a set of `wire.pool`). An internal error
-    is logged with the text `subject`; the public form does not contain its cause."""
+    """Return the public form of an exception. `api`: the caller's API (a descriptor set of `wire.pool`).
+
+    An internal error is logged together with the text `subject`. Its public form does not contain the cause.
+    """
     code = CODES.get(type(error))
     if code is None:
         _log.error("%s failed", subject, exc_info=error)
@@ -77,7 +80,7 @@ def public_error(error: Exception, api: str, subject: str) -> PublicError:
 
 
 def _violation_text(violations: tuple[Violation, ...], api: str) -> str:
-    """Return the public text of all violations, in the form of the called API (facts/limits#error-texts)."""
+    """Return the public text of all violations, in the form of the API (facts/limits#error-texts)."""
     if api == "aiplatform_v1":
         errors = "".join(
             f"{number}.Field: {violation.field}; Message: {violation.description}\t"
@@ -91,21 +94,21 @@ _UNSERVED: Final = tomllib.loads(Path(__file__).with_name("unserved.toml").read_
 _EXTRAS: Final[dict[str, str]] = {
     service: extra for extra, services in _UNSERVED["extras"].items() for service in services
 }
-"""The extra of `trainshed` that installs the addition for a service of the public APIs, by the service's full
-name."""
+"""Services of the public APIs that an addition serves, by full name, each with the extra of `trainshed` that
+installs the addition."""
 _ADVICE: Final[dict[str, str]] = {
     word: row["text"] for row in _UNSERVED["advice"] for word in row["of"]
 }
-"""Advice for a method that is not served, by its custom verb, by a collection of its path, or by its API."""
+"""Advice about methods that are not served, by custom verb, by a collection in the path, or by API."""
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs the addition of an extra."""
+    """Return the command that installs an extra of `trainshed`."""
     return f"pip install 'trainshed[{extra}]'"
 
 
 def not_served(method: KnownMethod, handlers: Iterable[str]) -> NotServed:
-    """Return the error for a method without a handler. `handlers`: full names of the methods with a
+    """Return the error for a method without a handler. `handlers`: the full names of all methods with a
     handler."""
     service = method.name.rpartition(".")[0]
     if service in _EXTRAS and not any(name.startswith(f"{service}.") for name in handlers):

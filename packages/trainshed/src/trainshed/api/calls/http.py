@@ -1,5 +1,5 @@
-"""Common parts of the HTTP surfaces: request IDs and request logs, size limits, JSON responses, errors in the
-public form, and pages of links."""
+"""Functions that the HTTP surfaces share: request IDs, request logs, size limits, JSON responses, public
+errors, and pages that links open."""
 
 import asyncio
 import logging
@@ -30,10 +30,10 @@ from trainshed.wire.json import decode_text
 from trainshed.wire.status import StatusCode, Violation, WireError, error_body
 
 MAX_BODY: Final = 10 * 1024 * 1024
-"""Maximum size in bytes of a request that creates or writes something. The public services have the same
-limit."""
+"""Maximum size in bytes of a request that creates or writes a resource. It equals the limit of the public
+services."""
 SMALL_BODY: Final = 64 * 1024
-"""Maximum size in bytes of a request that creates and writes nothing."""
+"""Maximum size in bytes of a request that neither creates nor writes a resource."""
 _WRITING_PREFIXES: Final = (
     *("Add", "BatchCreate", "BatchImport", "Complete", "Create", "Import"),
     *("Set", "Update", "Upload", "Write"),
@@ -42,25 +42,25 @@ _WRITING_PREFIXES: Final = (
 NDJSON: Final = b"application/x-ndjson"
 T = TypeVar("T")
 LARGE_BODY: Final = 16 << 10
-"""Minimum size in bytes of requests that are parsed in a thread."""
+"""Minimum size in bytes of a request that is parsed in a thread."""
 _reader: Final = ThreadPoolExecutor(1, "large-requests")
 HEADER: Final = "x-request-id"
 METHOD: Final = "trainshed.method"
-"""Key in a scope: the full name of the called method, unless it is a stream."""
+"""ASGI scope key for the full name of the called method. Streams do not set it."""
 _HEADER: Final = HEADER.encode()
 _WELL_FORMED: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECRET_PART: Final = re.compile(r"(?<=/with/)[^/]+|(?<=/tensorboard/)([0-9-]+/)[^/]+")
-"""The key in a storage address (`buckets.callers`), or the mark in the address of a TensorBoard view. Logs
-must not contain them, because they grant access to buckets and views."""
+"""Matches the key in a storage address (`buckets.callers`), and the mark in the address of a TensorBoard
+view. They grant access to buckets and views, so logs must not contain them."""
 _random: Final = random.Random()
-"""Request IDs are not secret and only distinguish requests, so they need no system call each."""
+"""Generates request IDs. These are not secret, so they need no system call for each ID."""
 _log = logging.getLogger("trainshed.requests")
 
 
 async def serve_logged(
     application: Application, scope: Scope, receive: Receive, send: Send, meters: Meters
 ) -> None:
-    """Serve an HTTP request under its request ID. At its end, log it at level info, and count it if its scope
+    """Serve an HTTP request with a request ID. At its end, log it at level INFO. Also count it if the scope
     contains the method (`METHOD`)."""
     sent = next((value for name, value in scope["headers"] if name == _HEADER), b"")
     identity, status, began = request_id_of(sent.decode("latin-1")), 0, time.perf_counter()
@@ -84,14 +84,14 @@ async def serve_logged(
 
 
 def request_id_of(identity: str) -> str:
-    """Return the request ID of a client if it is well-formed, or a new one."""
+    """Return the request ID that a client has sent if it is well-formed. Otherwise return a new one."""
     if identity and _WELL_FORMED.fullmatch(identity):
         return identity
     return f"{_random.getrandbits(64):016x}"
 
 
 def log_request(method: str, path: str, status: str, began: float) -> None:
-    """Log one line for a finished request. `began`: the start by `time.perf_counter`."""
+    """Log one line about a finished request. `began`: the value of `time.perf_counter` at its start."""
     if not _log.isEnabledFor(logging.INFO):
         return
     milliseconds = (time.perf_counter() - began) * 1e3
@@ -99,8 +99,8 @@ def log_request(method: str, path: str, status: str, began: float) -> None:
 
 
 def max_body_size(method: str) -> int:
-    """Return the maximum size in bytes of a request of a public method: MAX_BODY for methods that create or
-    write something, SMALL_BODY for others."""
+    """Return the maximum size in bytes of a request: MAX_BODY for public methods that create or write a
+    resource, SMALL_BODY for all others."""
     return MAX_BODY if method.startswith(_WRITING_PREFIXES) else SMALL_BODY
 
 
@@ -109,14 +109,15 @@ def json_response(body: bytes) -> Response:
 
 
 def public_error_response(refused: PublicError) -> Response:
-    """Return a response in the public error form."""
+    """Return the response for a public error."""
     more = (CHALLENGE,) if refused.code is StatusCode.UNAUTHENTICATED else ()
     body = error_body(refused.code, refused.message, refused.violations)
     return sized_response(body, JSON, refused.code.http, more)
 
 
 def error_response(request: Request, error: Exception) -> Response:
-    """Return the response to a caller of `request.api` for an exception. Logs internal errors."""
+    """Return the response for an exception, in the form of the API `request.api`. Internal errors are
+    logged."""
     return public_error_response(
         public_error(error, request.api, f"{request.method} {request.raw_path}")
     )
@@ -129,7 +130,7 @@ def unknown_method(request: Request) -> PublicError:
 
 
 async def read_json_object(request: Request, max_size: int) -> dict[str, Any]:
-    """Return the JSON object in a request body of at most `max_size` bytes; {} for an empty body. Raises
+    """Return the JSON object in a request body, or {} for an empty body. The maximum size is in bytes. Raises
     WireError, BodyTooLarge and BodyNotRead."""
     text = await request.decoded_body(max_size)
     value = await parse_by_size(len(text), lambda: decode_text(text))
@@ -140,10 +141,12 @@ async def read_json_object(request: Request, max_size: int) -> dict[str, Any]:
 
 
 async def parse_by_size(size: int, parse: Callable[[], T]) -> T:
-    """Call `parse`, which parses a request of `size` bytes, and return its result. Large requests are parsed
-    in a thread, one at a time, so that the event loop continues to serve other requests. `wire.json` limits
-    their contents beforehand, because the interpreter switches threads only between two steps. `parse` may
-    block, and must not use objects of the event loop."""
+    """Parse a request of `size` bytes by calling `parse`, and return the result.
+
+    Large requests are parsed in a thread, one at a time, so the event loop continues to serve other requests.
+    `wire.json` limits their contents beforehand, because a long step of the interpreter would block all
+    threads. `parse` may block, but must not use objects of the event loop.
+    """
     if size < LARGE_BODY:
         return parse()
     return await asyncio.get_running_loop().run_in_executor(_reader, parse)
@@ -157,9 +160,12 @@ _CONTENT_TYPES: Final = {
 
 
 class LinkPage:
-    """A page that a link opens (`calls.links`). Its content is the same for all users. `path`: the path of
-    the page, such as `/shell/`; its files are below that path. `directory`: contains `page.html` and the
-    other files. `policy`: the content security policy in addition to scripts."""
+    """A page that a link opens (`calls.links`), with its files. The page is the same for all users.
+
+    `path`: the path of the page, such as `/shell/`. The page's files are below this path. `directory`: the
+    directory with `page.html` and the other files. `policy`: additional directives of the content security
+    policy.
+    """
 
     def __init__(self, path: str, directory: Path, policy: str) -> None:
         self._path = path
@@ -177,7 +183,7 @@ class LinkPage:
         ]
 
     def answer(self, request: Request) -> Response | None:
-        """Return the page or the file for a request, or None if the path is neither."""
+        """Return the page or the file that a request selects, or None if the path selects neither."""
         if request.method not in ("GET", "HEAD"):
             return None
         if request.raw_path == self._path[:-1]:

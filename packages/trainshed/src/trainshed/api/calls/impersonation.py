@@ -1,4 +1,4 @@
-"""Prevents a confused deputy: a caller cannot create a job with more rights than the caller has."""
+"""Prevents a confused deputy: callers cannot create jobs that have more rights than they have themselves."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, cast
@@ -17,16 +17,20 @@ _ACT_AS: Final = "iam.serviceAccounts.actAs"
 
 
 _ACCOUNT_FIELDS: Final = frozenset({"serviceAccount", "service_account"})
-"""The field with the service account, in the spellings of both client generations."""
+"""The field that contains the service account, in camelCase and in snake_case."""
 
 
 def reject_escalation(
     principal: Principal, services: Services, texts: Sequence[tuple[str, str]]
 ) -> None:
-    """Reject a job with more rights than its creator: with another service account, or, for a program as the
-    creator, with secrets. Also reject a job whose service account is disabled or deleted. `texts`: fields and
-    values of the request. Raises PermissionDenied, which lists all rights that the creator lacks, and
-    FailedPrecondition."""
+    """Reject a job that would have more rights than its creator.
+
+    - A user may choose only service accounts that the user may act as.
+    - A program may create only jobs with its own service account and without secrets.
+
+    Jobs whose service account is disabled or was deleted are also rejected. `texts`: the fields and values of
+    the request. Raises FailedPrecondition, and PermissionDenied with all rights that the creator lacks.
+    """
     accounts = {normalize_email(text) for name, text in texts if name in _ACCOUNT_FIELDS}
     accounts -= {"", principal.email}
     if principal.program is None:
@@ -37,8 +41,8 @@ def reject_escalation(
         beyond += dict.fromkeys(f"the secret {ref.name!r}" for ref in refs)
         if beyond:
             raise PermissionDenied(
-                f"{principal.email} can create only jobs with its own rights, and this job requests "
-                f"{', '.join(beyond)}. Leave that out, or let a user submit the job."
+                f"{principal.email} is a program and can create only jobs with its own rights, but this job "
+                f"requests {', '.join(beyond)}. Remove this from the job, or ask a user to submit the job."
             )
     for account in sorted(accounts):
         book = services.access.book
@@ -55,8 +59,11 @@ def reject_escalation(
 
 
 def require_act_as(principal: Principal, accounts: Iterable[str | None]) -> None:
-    """Check that the principal may run code as these service accounts: its own, the default one (None), or
-    accounts whose project grants it `actAs`. Raises PermissionDenied."""
+    """Check that the principal may run code as these service accounts.
+
+    Allowed are the principal's own account, the default account (None), and accounts for which the principal
+    has `actAs` in the account's project. Raises PermissionDenied.
+    """
     homes = {
         name: project_of_account(name) for name in accounts if name and name != principal.email
     }
@@ -76,12 +83,12 @@ def require_act_as(principal: Principal, accounts: Iterable[str | None]) -> None
 
 
 def texts_of(public: object) -> Iterator[tuple[str, str]]:
-    """Yield every text of a request, except labels, with its field name."""
+    """Yield all texts of a request with their field names. Labels are omitted."""
     parts: list[tuple[str, object]] = [("", public)]
     for (
         name,
         value,
-    ) in parts:  # The list grows during the loop, which takes half the time of nested generators.
+    ) in parts:  # The loop extends this list, which takes half the time of nested generators.
         if isinstance(value, str):
             yield name, value
         elif isinstance(value, dict):
@@ -91,7 +98,8 @@ def texts_of(public: object) -> Iterator[tuple[str, str]]:
 
 
 async def actor_of(reader: Reader, principal: Principal) -> Actor:
-    """Return the stored form of a principal. Raises Unauthenticated if the program's job was deleted."""
+    """Return the principal in the form that is stored with its jobs. Raises Unauthenticated if it is a
+    program whose job was deleted."""
     if principal.program is None:
         return Actor(principal.email)
     uid = JobUid(principal.program.job_uid)

@@ -1,15 +1,18 @@
-"""Links to pages that open without a token: shells in replicas of jobs, and TensorBoard views of jobs.
+"""Links to pages that open without a token: shells in replicas, and TensorBoard views of jobs.
 
-A link works for every holder, as long as its owner has the permission. The key of the link follows the `#`,
-so browsers do not send it to a server with the page. The page exchanges the key for a ticket to a shell
-(`Tickets`), or for the mark of a TensorBoard view, a secret part of the view's path. Unlike a cookie, a
-browser sends this path only to this host and port.
+Everyone with a link can use it, as long as its owner has the permission. The key of the link follows the `#`,
+so browsers do not send the key with the request for the page. Instead, the page sends the key and receives
+one of these:
 
-Pages of jobs have their own host names, and a mark in a cookie. A browser sends the cookie to other ports of
-that host as well, so the host name contains a part that programs cannot guess.
+- for a shell: a ticket (`Tickets`)
+- for a TensorBoard view: a mark, which is a secret part of the view's path. A browser sends a cookie to all
+  ports of a host, but a path only to this host and port.
 
-A ticket stays in memory for a minute and is valid once. An address contains a ticket only while a browser
-opens a job's page, which consumes the ticket.
+Pages of jobs have their own host names. Their marks are in cookies. Because a browser sends a cookie to other
+ports of the host as well, the host name contains a part that programs cannot guess.
+
+A ticket stays in memory for a minute and can be used once. An address contains a ticket only while a browser
+opens a page of a job. The page consumes the ticket.
 """
 
 import base64
@@ -34,15 +37,15 @@ from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api, JobUid, ReplicaId, log_task_name
 
 OPEN_VIEW: Final = "trainshed.v1.Jobs.Tensorboard"
-"""The method whose permission a link to a view requires."""
+"""The method whose permission the owner of a link to a view needs."""
 MAX_JOBS: Final = 20
 """Maximum number of jobs in one TensorBoard view."""
 LIFETIME: Final = 24 * 3600 * 10**9
-"""Nanoseconds for which a mark is valid."""
+"""Lifetime of a mark in nanoseconds."""
 _NONCE_SIZE: Final = 16
-"""Size in bytes of a nonce. It is equal for equal credentials and different for others."""
+"""Size in bytes of a nonce. Nonces are equal for equal credentials, and differ for different credentials."""
 _HOST_SECRET_SIZE: Final = 15
-"""Size in bytes of the secret in a host name. A label of a host name has at most 63 characters."""
+"""Size in bytes of the secret in a host name. A label of a host name can have at most 63 characters."""
 _PAGE_HOST: Final = re.compile(r"([a-z0-9]{1,20})-([1-9][0-9]{0,18})-([a-z2-7]{24})\.")
 
 
@@ -52,22 +55,25 @@ def link_owner(
     method: str,
     projects: Iterable[str],
 ) -> Principal:
-    """Return the owner of a link. `known`: returns the current principal of credentials; `shown`: the
-    credentials in the link, None = no credentials; `method`: the method whose permission is required. Raises
-    PermissionDenied."""
+    """Return the owner of a link.
+
+    `known`: returns the current principal of credentials. `shown`: the credentials in the link; None = the
+    link is not valid. `method`: the owner must have the permission for this method in all of `projects`.
+    Raises PermissionDenied.
+    """
     principal = known(shown) if shown is not None else None
     permission = PERMISSIONS[method]
     if principal is None or not all(principal.may(permission, project) for project in projects):
         raise PermissionDenied(
-            "This link is not valid: it is incomplete, belongs to another service, or its user has lost "
-            "access. Get your own link: trainshed jobs describe JOB"
+            "This link is not valid: it is incomplete, belongs to another service, or its owner has lost "
+            "access. Get a link of your own: trainshed jobs describe JOB"
         )
     return principal
 
 
 @contextmanager
 def count_guesses(scope: MutableMapping[str, Any]) -> Generator[None]:
-    """Count a request with an invalid link as a guess (`access.authentication_limits`)."""
+    """Count the request as a guess if its link is not valid (`access.authentication_limits`)."""
     try:
         yield
     except PermissionDenied:
@@ -76,30 +82,34 @@ def count_guesses(scope: MutableMapping[str, Any]) -> Generator[None]:
 
 
 class Links:
-    """Creates and reads keys of links, and marks of browsers that have opened a link. Both contain the
-    owner's credentials, signed for one target. `shell_of` and `page_of` return the texts of targets. `key`:
-    the service's secret, the same after a restart. `address`: the address of the service for browsers. `now`:
-    nanoseconds since the epoch. `pages`: the parent host name of the pages of jobs, with a port
-    (`localhost:8080`); None = not available."""
+    """Creates and reads the keys of links, and the marks of browsers that have opened a link.
+
+    Keys and marks contain the owner's credentials and are signed for one target. `shell_of` and `page_of`
+    return targets.
+
+    `key`: the service's secret, which restarts do not change. `address`: the address of the service for
+    browsers. `now`: returns nanoseconds since the epoch. `pages`: the parent host name of all pages of jobs,
+    with a port (`localhost:8080`); None = pages of jobs have no host names.
+    """
 
     def __init__(
         self, key: bytes, address: str, now: Callable[[], int], pages: str | None = None
     ) -> None:
         self._key = key
-        #: The address of the service for browsers, without a slash at its end.
+        #: The address of the service for browsers, without a trailing slash.
         self.address = address.rstrip("/")
         self._now = now
         self._pages = pages
 
     def issue(self, target: str, shown: Credential) -> str:
-        """Return a key with these credentials for a target."""
+        """Return a key that contains these credentials, for a target."""
         content = msgspec.json.encode(shown)
         nonce = hmac.digest(self._key, content, hashlib.sha256)[:_NONCE_SIZE]
         holder = _text(nonce + self._encrypt(nonce, content))
         return f"{holder}.{self._sign(target, holder)}"
 
     def read(self, target: str, key_text: str) -> Credential | None:
-        """Return the credentials in a key; None if it is not valid for this target."""
+        """Return the credentials in a key, or None if the key is not valid for this target."""
         holder, _, signature = key_text.partition(".")
         sent = signature.encode("utf-8", "surrogatepass")
         if not hmac.compare_digest(self._sign(target, holder).encode(), sent):
@@ -111,12 +121,13 @@ class Links:
         )
 
     def issue_mark(self, target: str, shown: Credential) -> str:
-        """Return a mark for a browser that has opened a target. It is valid for a day."""
+        """Return a mark for a browser that has opened a target. The mark is valid for a day."""
         until = str(self._now() + LIFETIME)
         return f"{until}.{self.issue(f'mark {target} {until}', shown)}"
 
     def read_mark(self, target: str, mark: str) -> Credential | None:
-        """Return the credentials in a mark; None if it is not valid for this target now."""
+        """Return the credentials in a mark, or None if the mark has expired or is not valid for this
+        target."""
         until, _, key_text = mark.partition(".")
         if not until.isdecimal() or len(until) > 19 or int(until) <= self._now():
             return None
@@ -125,8 +136,8 @@ class Links:
     def shell_links(
         self, uid: JobUid, api: Api, replicas: Iterable[ReplicaId], shown: Credential
     ) -> dict[str, str]:
-        """Return the links to shells in a job's replicas, by the API's names of the replicas. `shown`: the
-        credentials of the owner of the links."""
+        """Return links to shells in a job's replicas, by the API's names of the replicas. `shown`: the
+        credentials of the links' owner."""
         keys = {replica: self.issue(shell_of(uid, replica), shown) for replica in replicas}
         return {
             log_task_name(api, replica): f"{self.shell(uid, replica)}&key={key}"
@@ -134,28 +145,29 @@ class Links:
         }
 
     def job_links(self, job: Job, shown: Credential) -> dict[str, str]:
-        """Return the links of the job's running replicas."""
+        """Return links to shells in a job's running replicas, by the API's names of the replicas."""
         if job.state is not JobState.RUNNING:
             return {}
         running = (r.id for r in job.replicas if r.state is ReplicaState.RUNNING)
         return self.shell_links(job.uid, job.name.api, running, shown)
 
     def shell(self, uid: JobUid, replica: ReplicaId) -> str:
-        """Return the address of a replica's shell; append a key or the token of a ticket."""
+        """Return the address of a replica's shell. The caller appends a key or the token of a ticket."""
         return f"{self.address}/shell/#job={uid}&replica={replica}"
 
     def console_page(self, uid: JobUid, name: str) -> str:
-        """Return the console's address that opens a page of a job, for signed-in users."""
+        """Return the address in the console that opens a page of a job. The user must be signed in."""
         return f"{self.address}/jobs/{uid}/ports/{name}"
 
     def page_host(self, uid: JobUid, name: str) -> str | None:
-        """Return the address of a page's host, or None if pages of jobs have no host names."""
+        """Return the address of the host of a job's page, or None if pages of jobs have no host names."""
         scheme = self.address.partition("://")[0]
         host = f"{name}-{uid}-{self._host_secret(uid, name)}.{self._pages}"
         return f"{scheme}://{host}" if self._pages else None
 
     def page_of_host(self, host: str) -> tuple[JobUid, str] | None:
-        """Return the job and the page name of a Host header, or None if the host belongs to no page."""
+        """Return the job and the page name for a Host header, or None if the host does not belong to a
+        page."""
         made = _PAGE_HOST.match(host.lower())
         if made is None:
             return None
@@ -163,13 +175,13 @@ class Links:
         return (uid, name) if hmac.compare_digest(made[3], self._host_secret(uid, name)) else None
 
     def _host_secret(self, uid: JobUid, name: str) -> str:
-        """Return the part of a page's host name that only this service can compute."""
+        """Return the secret part of a page's host name, which only this service can compute."""
         digest = hmac.digest(self._key, page_of(uid, name).encode(), hashlib.sha256)
         return base64.b32encode(digest[:_HOST_SECRET_SIZE]).decode().lower()
 
     def _encrypt(self, nonce: bytes, content: bytes) -> bytes:
-        """Encrypt or decrypt credentials. The digest of a token must stay secret, because it grants access to
-        the owner's buckets (`buckets.callers`)."""
+        """Encrypt or decrypt credentials. They may contain the digest of a token, which must stay secret
+        because it grants access to the owner's buckets (`buckets.callers`)."""
         pad = hashlib.shake_256(self._key + nonce).digest(len(content))
         return bytes(byte ^ cover for byte, cover in zip(content, pad, strict=True))
 
@@ -179,12 +191,12 @@ class Links:
 
 
 def shell_of(uid: JobUid, replica: ReplicaId) -> str:
-    """Return the text for which a link to a replica's shell is signed."""
+    """Return the target of a link to a replica's shell."""
     return f"shell {uid} {replica}"
 
 
 def page_of(uid: JobUid, name: str) -> str:
-    """Return the text for which the cookie of a job's page is signed."""
+    """Return the target of the cookie for a job's page."""
     return f"page {uid} {name}"
 
 
@@ -193,38 +205,38 @@ def _text(content: bytes) -> str:
 
 
 TICKET_LIFETIME: Final = 60 * 10**9
-"""Nanoseconds for which a ticket is valid."""
+"""Lifetime of a ticket in nanoseconds."""
 _MAX_TICKETS: Final = 1000
 """Maximum number of unused tickets. Beyond it, the oldest ticket of the user with the most tickets is
 deleted."""
 
 
 class Ticket(Struct, frozen=True):
-    """The right to open one shell."""
+    """The right to open one shell, or to connect to one port."""
 
     job_uid: JobUid
     replica: ReplicaId
     #: The network address of the user, for the job's timeline.
     who: str
-    #: The owner, whose permission the ticket requires.
+    #: The owner of the ticket, who must have the permission.
     principal: Principal
-    #: The attempt of the autopsy; None = the running replica.
+    #: The attempt whose autopsy the shell shows; None = a shell in the running replica.
     autopsy: int | None = None
-    #: The port to open instead of a shell (`TerminalRequest.port`); None = a shell.
+    #: The port to connect to (`TerminalRequest.port`); None = open a shell.
     port: str | None = None
-    #: The name of the port in the request.
+    #: The port's name as in the request.
     name: str = ""
 
 
 class Tickets:
-    """Issues tickets and redeems each once. `now`: nanoseconds since the epoch."""
+    """Issues tickets. Each ticket can be redeemed once. `now`: returns nanoseconds since the epoch."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
         self._waiting: dict[bytes, tuple[Ticket, int]] = {}
 
     def issue(self, ticket: Ticket) -> tuple[str, int]:
-        """Return the token of a new ticket and its expiry time (ns)."""
+        """Return the token and the expiry time (ns) of a new ticket."""
         now = self._now()
         for old in [key for key, (_, until) in self._waiting.items() if until <= now]:
             del self._waiting[old]
@@ -237,7 +249,7 @@ class Tickets:
         return token, now + TICKET_LIFETIME
 
     def redeem(self, token: str) -> Ticket | None:
-        """Return the ticket of a token and invalidate the token, or return None if the token is not valid."""
+        """Return the ticket of a token, and invalidate the token. Return None if the token is not valid."""
         waiting = self._waiting.pop(_digest(token), None)
         return waiting[0] if waiting is not None and waiting[1] > self._now() else None
 

@@ -1,4 +1,4 @@
-"""Field masks: `readMask` of reads and lists, `updateMask` of updates."""
+"""Field masks: the `readMask` of get and list requests, and the `updateMask` of updates."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from trainshed.core.errors import InvalidRequest, Violation
 
 
 def apply_read_mask(answer: Message, request: Any) -> Message:
-    """Return a resource or a list of resources with only the fields in the request's `read_mask`. Raises
+    """Return a resource, or a list of resources, reduced to the fields in the request's `read_mask`. Raises
     InvalidRequest."""
     mask = getattr(request, "read_mask", None)
     if mask is None or not mask.paths or "*" in mask.paths:
@@ -34,9 +34,11 @@ def apply_read_mask(answer: Message, request: Any) -> Message:
 def read_update_mask(
     paths: Sequence[str], allowed: Sequence[str], resource: Any = None
 ) -> tuple[str, ...]:
-    """Return the fields of an update mask without duplicates. Paths may be in snake_case or camelCase.
-    Without a mask, the result contains the fields that are set in `resource`, or nothing without a resource.
-    `*` selects all fields. Raises InvalidRequest for fields that cannot be updated."""
+    """Return the fields of an update mask without duplicates.
+
+    Paths may be in snake_case or camelCase. `*` selects all fields. Without a mask, return the fields that
+    are set in `resource`, or () without a resource. Raises InvalidRequest for fields that cannot be updated.
+    """
     spelled = {camel_case(field): field for field in allowed}
     fields = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
     if wrong := [field for field in fields if field not in allowed]:

@@ -1,8 +1,8 @@
-"""Pages of lists: sizes, opaque tokens, and a limited search with a filter.
+"""Pages of lists: page sizes, opaque tokens, and searches with a filter and a time limit.
 
-A token contains the end of the previous page and is valid only for the same request. Filters are applied
-outside the event loop: all scans share one thread, in which they take short turns. Any number of expensive
-filters therefore uses at most one thread, which is shared fairly.
+A token contains the end of the previous page. It is valid only for the same list and filter. Filters run
+outside the event loop. All filters share one thread, in which they take short turns. Any number of expensive
+filters therefore occupies at most one thread.
 """
 
 import asyncio
@@ -27,36 +27,37 @@ from trainshed.store.port import Every, JobQuery
 from trainshed.store.sqlite.reader import Reader
 
 SCAN_LIMIT: Final = 2_000
-"""Number of jobs that one request reads. After that it returns a short page with a token."""
+"""Maximum number of jobs that one request reads. Beyond it, the request returns a short page with a token."""
 _MAX_ORDERS: Final = 10
 """Maximum number of fields in `order_by`."""
 _CHUNK: Final = 250
 _MAX_QUERIES: Final = 10
-"""Maximum number of store queries of one request."""
+"""Maximum number of queries that one request sends to the store."""
 _DIGEST_SIZE: Final = 8
 _MAX_DIGITS: Final = 19
 _MAX_NUMBER: Final = 2**63 - 1
 """The largest number in queries of the store."""
 T = TypeVar("T")
 SCAN_SECONDS: Final = 1.0
-"""Computing time in seconds that one request may use. After that it returns its partial page with a token."""
+"""Maximum computing time in seconds of one request's filter. Beyond it, the request returns a short page with
+a token."""
 _TURN_SECONDS: Final = 0.02
-"""Computing time in seconds after which another scan gets its turn."""
+"""Computing time in seconds after which the filter of another request gets its turn."""
 _THREAD: Final = ThreadPoolExecutor(1, thread_name_prefix="scans")
 
 
 class Page(Struct, frozen=True):
     """One page of a list of jobs."""
 
-    #: Jobs with their etags, newest first.
+    #: Jobs, newest first, each with its etag.
     jobs: tuple[tuple[Work, str], ...]
-    #: "" on the last page.
+    #: Token of the next page; "" = this is the last page.
     next_token: str
 
 
 def page_size(requested: int, *, default: int, maximum: int, field: str = "page_size") -> int:
-    """Return the page size to serve: the default for 0, and at most the maximum. Raises InvalidRequest for a
-    negative size."""
+    """Return the size of a page: `requested`, or the default for 0, limited to the maximum. Raises
+    InvalidRequest for a negative size."""
     if requested < 0:
         raise InvalidRequest(
             (
@@ -70,7 +71,7 @@ def page_size(requested: int, *, default: int, maximum: int, field: str = "page_
 
 
 def _in_order(records: Iterable[T], text: str, fields: Mapping[str, Callable[[T], Any]]) -> list[T]:
-    """Return the records sorted by a text such as `display_name, create_time desc`. Raises InvalidRequest on
+    """Return the records in an order such as `display_name, create_time desc`. Raises InvalidRequest on
     `order_by`."""
     orders: list[tuple[Callable[[T], Any], bool]] = []
     for part in text.split(",") if text.strip() else ():
@@ -93,14 +94,14 @@ def _invalid_order(text: str, fields: Iterable[str]) -> InvalidRequest:
 
 
 def encode_token(position: str, *question: str) -> str:
-    """Return an opaque token for `position` that is valid only together with the same `question`."""
+    """Return an opaque token for `position`. It is valid only together with the same `question`."""
     packed = _digest((*question, position)) + position.encode()
     return base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
 def decode_token(token: str, *question: str) -> str:
-    """Return the position of a token; "" for no token. Raises InvalidRequest for an invalid token or a token
-    of another question."""
+    """Return the position in a token, or "" if the token is empty. Raises InvalidRequest for an invalid
+    token, or for the token of another question."""
     if not token:
         return ""
     try:
@@ -114,7 +115,7 @@ def decode_token(token: str, *question: str) -> str:
 
 
 def decode_position(token: str, *question: str) -> int:
-    """Return the position of a token as a number; 0 for no token. Raises InvalidRequest."""
+    """Return the position in a token as a number, or 0 if the token is empty. Raises InvalidRequest."""
     return parse_position(decode_token(token, *question) or "0")
 
 
@@ -128,8 +129,8 @@ def parse_position(position: str) -> int:
 def first_page(
     rows: Sequence[T], size: int, position: Callable[[T], object], *question: str
 ) -> tuple[Sequence[T], str]:
-    """Return the first `size` rows and the token of the next page, which starts after the last row. The token
-    is "" on the last page."""
+    """Return the first `size` rows, and the token of the page that starts after them. The token is "" on the
+    last page."""
     page = rows[:size]
     return page, encode_token(str(position(page[-1])), *question) if len(rows) > size else ""
 
@@ -137,11 +138,13 @@ def first_page(
 async def list_jobs(
     reader: Reader, query: JobQuery, job_filter: JobFilter, *, token: str, question: tuple[str, ...]
 ) -> Page:
-    """Return a page of at most `query.limit` jobs that match the filter. Reads about SCAN_LIMIT jobs at most,
-    within the time limit of a scan. A page can be short or empty and still have a token, because older jobs
-    were not read yet. The cost of a request therefore does not grow with the history
-    (spec/invariants#finished-jobs). The store evaluates conditions that need no read of the job; its indexes
-    answer most filters (ADR 3)."""
+    """Return a page of at most `query.limit` jobs that match the filter.
+
+    The function reads about SCAN_LIMIT jobs at most, within the time limit of a scan. A short or empty page
+    may therefore have a token, because older jobs were not read yet. The cost of a request does not grow with
+    the history (spec/invariants#finished-jobs). The store evaluates conditions on its columns, and its
+    indexes are sufficient for most filters (ADR 3).
+    """
     after = decode_position(token, *question)
     passing_jobs: list[tuple[Work, str]] = []
     scanned = 0
@@ -186,15 +189,15 @@ def _digest(question: tuple[str, ...]) -> bytes:
 
 
 class Scan(Generic[T]):
-    """Applies the filter of one request within its computing time."""
+    """Applies the filter of one request, with a limited computing time."""
 
     def __init__(self, passes: Callable[[T], bool], *, seconds: float | None = None) -> None:
         self._passes = passes
         self._left = SCAN_SECONDS if seconds is None else seconds
 
     async def judge(self, rows: Sequence[T]) -> list[bool]:
-        """Return whether each row matches. After the time limit the result covers fewer rows, but at least
-        the first."""
+        """Return whether each row matches. After the time limit, the result contains fewer rows, but at least
+        one."""
         if self._passes is matches_all:
             return [True] * len(rows)
         verdicts: list[bool] = []
@@ -215,13 +218,13 @@ class Scan(Generic[T]):
 
 
 class Listing(Struct, Generic[T], frozen=True):
-    """The filters and orders of a short list of records."""
+    """The filter and orders of a short list of records."""
 
-    #: The plural noun of the records.
+    #: Plural noun for the records in errors.
     noun: str
     texts: Mapping[str, Callable[[T], str]]
     orders: Mapping[str, Callable[[T], Any]]
-    #: Default and maximum number of records on a page.
+    #: Default and maximum number of records per page.
     page: int = 100
     max_page: int = 100
     #: Returns the unique key of a record.
@@ -234,10 +237,13 @@ class Listing(Struct, Generic[T], frozen=True):
         parent: str,
         passes: Callable[[T], bool] | None = None,
     ) -> tuple[list[T], str]:
-        """Return one page of the records that match the request's filter, in the requested order, and the
-        token of the next page. The token contains the key of the next page's first record and the number of
-        records before it, because records may be deleted between requests. `parent`: the name of the list's
-        parent; `passes`: the filter, None = a filter by texts and labels. Raises InvalidRequest."""
+        """Return a page of the records that match the request's filter, in the requested order, and the token
+        of the next page.
+
+        Records may be deleted between requests. Therefore the token contains the key of the next page's first
+        record, and the number of records before it. `parent`: the name of the list's parent. `passes`: the
+        filter; None = a filter by texts and labels. Raises InvalidRequest.
+        """
         size = page_size(request.page_size, default=self.page, maximum=self.max_page)
         text = getattr(request, "filter", "")
         passes = passes or record_filter(text, self.noun, self.texts)
@@ -245,8 +251,8 @@ class Listing(Struct, Generic[T], frozen=True):
         ordered = _in_order(records, order, self.orders)
         question = (parent, text, order)
         count, _, first = decode_token(request.page_token, *question).partition(" ")
-        # Without a time limit, because a token counts matching records. Names are short and a filter's tests
-        # are limited, which limits the cost.
+        # The scan has no time limit, because a token counts matching records. The cost is limited, because
+        # names are short and a filter has a limited number of tests.
         verdicts = await Scan(passes, seconds=math.inf).judge(ordered)
         passing = list(itertools.compress(ordered, verdicts))
         keys = [self.key(record) for record in passing if first]

@@ -1,4 +1,5 @@
-"""Parses parents in requests: `projects/P` and `projects/P/locations/L`. `core` parses all other names."""
+"""Parses the parents in requests: `projects/P` and `projects/P/locations/L`. `core` parses all other
+names."""
 
 import re
 from collections.abc import Iterable
@@ -7,13 +8,13 @@ from msgspec import Struct
 
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 
-# Project IDs, project numbers, and IDs with a domain (`example.com:lab`).
+# Matches project IDs, project numbers, and IDs with a domain (`example.com:lab`).
 _PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]{0,61}[A-Za-z0-9])?")
 _LOCATION = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
 
 class ProjectName(Struct, frozen=True):
-    """`projects/P`."""
+    """The name `projects/P`."""
 
     project_id: str
 
@@ -31,7 +32,7 @@ class ProjectName(Struct, frozen=True):
 
 
 class LocationName(Struct, frozen=True):
-    """`projects/P/locations/L`."""
+    """The name `projects/P/locations/L`."""
 
     project_id: str
     location: str
@@ -58,8 +59,8 @@ def _invalid_parent(field: str, name: str, expected: str) -> InvalidRequest:
 
 
 def reject_numbers(projects: Iterable[str]) -> None:
-    """Raise NotFound for an unknown project number. Numbers of known projects were already replaced by their
-    IDs."""
+    """Raise NotFound if a project is a number. Numbers of known projects were already replaced by IDs, so
+    this number is unknown."""
     for project in projects:
         if project.isdecimal():
             raise NotFound(

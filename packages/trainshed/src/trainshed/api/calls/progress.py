@@ -1,7 +1,8 @@
-"""Derives progress and measures from the logs of programs on request. Later calls read only new lines.
+"""Reads progress and metrics from the logs of programs.
 
-The log of a job is read only after the first request for the job. The first call samples the whole log, so
-earlier requests and restarts of the service do not change the result.
+The log of a job is read only after the first request for the job. The first request samples the whole log.
+The result therefore does not depend on earlier requests or on restarts of the service. Later requests read
+only new lines.
 """
 
 import asyncio
@@ -19,24 +20,24 @@ from trainshed.store.logs.progress import Sample
 from trainshed.store.logs.reader import LogReader
 
 _MAX_PARSED_ON_LOOP: Final = 4_000
-"""Maximum number of characters to parse on the event loop. It takes a few milliseconds."""
+"""Maximum number of characters that are parsed on the event loop. This takes a few milliseconds."""
 _SECOND: Final = 10**9
 
 
 class LogState(Struct):
-    """The state of reading the log of one program."""
+    """What was read from the log of one replica so far."""
 
     attempt: int
     incarnation: int
-    #: The program's progress.
+    #: The progress of the program.
     progress: Tracker
-    #: The measures that the program prints.
+    #: The metrics that the program has printed.
     measures: Measures
     #: Number of bytes of the log that were read.
     place: int = 0
-    #: The last line that was read; None = no line yet.
+    #: The last line that was read; None = no line was read.
     last_line: str | None = None
-    #: The job had finished before its log was read, so the log is complete.
+    #: Whether the log was complete when it was read, because the job had finished before.
     is_complete: bool = False
     #: Held while the log is read.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -48,9 +49,12 @@ class LogState(Struct):
 
 
 class ProgressReader:
-    """Progress and measures from the logs of the last `max_jobs` requested jobs. `points`: maximum number of
-    points of a measure. `complete_size`: bytes of new lines that are read completely; longer texts are
-    sampled."""
+    """Reads progress and metrics from the logs of jobs. Keeps the state of the last `max_jobs` requested
+    jobs.
+
+    `points`: maximum number of points per metric. `complete_size`: maximum number of bytes of new lines that
+    are read completely. More than that is sampled.
+    """
 
     def __init__(self, max_jobs: int, points: int, complete_size: int) -> None:
         self._max_jobs = max_jobs
@@ -59,14 +63,14 @@ class ProgressReader:
         self._states: OrderedDict[tuple[JobUid, ReplicaId], LogState] = OrderedDict()
 
     async def read(self, logs: LogReader, job: Job, replica: Replica | None = None) -> LogState:
-        """Return the log state of a started job for one replica; None = its primary replica. Reads a limited
-        number of bytes."""
+        """Read the log of a started job's replica, and return its state. `replica`: None = the primary
+        replica. Reads a limited number of bytes."""
         replica = replica or primary_of(job)
         state = self._of(job, replica)
         async with state.lock:
             if state.is_complete:
                 return state
-            # A call that started before a retry may end after a call that already handled the retry.
+            # A slow call from before a retry may end after a call that has already handled the retry.
             if (state.attempt, state.incarnation) < (job.attempt, replica.incarnation):
                 if state.attempt != job.attempt:
                     state.place = 0
@@ -85,7 +89,7 @@ class ProgressReader:
         return state
 
     def has_read(self, job: Job) -> bool:
-        """Whether the job's log was requested before."""
+        """Whether the job's log was already read."""
         return (job.uid, primary_of(job).id) in self._states
 
     def _of(self, job: Job, replica: Replica) -> LogState:
@@ -105,18 +109,18 @@ class ProgressReader:
 
 
 def list_progress_reader() -> ProgressReader:
-    """Return a reader for lists of jobs: about 80 kB for each of many jobs, and at most about 20 ms per
-    call."""
+    """Return a reader for lists of jobs. It needs about 80 kB of memory per job, for many jobs, and at most
+    about 20 ms per call."""
     return ProgressReader(max_jobs=1000, points=32, complete_size=32 << 10)
 
 
 def page_progress_reader() -> ProgressReader:
-    """Return a reader for the pages of single jobs, about 800 kB each. It reads much of a log, because an
-    epoch may be printed only once, long before its measures."""
+    """Return a reader for the pages of single jobs. It needs about 800 kB of memory per job. It reads large
+    parts of a log, because a program may print an epoch only once, long before the metrics."""
     return ProgressReader(max_jobs=100, points=400, complete_size=1 << 20)
 
 
 def primary_of(job: Job) -> Replica:
-    """Return a job's primary replica, or an unstarted one if the job has none yet."""
+    """Return a job's primary replica. If the job has no replicas yet, return one that is not started."""
     own = (replica for replica in job.replicas if replica.id == job.spec.primary)
     return next(own, Replica(job.spec.primary))

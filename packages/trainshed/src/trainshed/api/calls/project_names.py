@@ -1,8 +1,8 @@
-"""Projects in the names of requests: finds them for the permission check, and replaces project numbers by
+"""The projects in a request's names. Finds them for the permission check, and replaces project numbers by
 IDs.
 
-A request contains its project in its own text fields (`name`, `parent`, ...) as `projects/P/...`, or in the
-name of its resource. Only Logging also lists bare project IDs, and entries with the names of their logs.
+A request contains its project as `projects/P/...`, in its own text fields (`name`, `parent`, ...) or in the
+name of its resource. Requests of Logging may also contain bare project IDs, and entries with log names.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,7 +39,8 @@ _NAMES: Final = frozenset(
 _LISTS: Final = frozenset(
     {"artifacts", "child_contexts", "executions", "resource_names", "time_series"}
 )
-"""Fields with several names. A single-valued field with one of these names counts as one of `_NAMES`."""
+"""Fields that contain several names. A field with one of these names but only one value is treated like
+`_NAMES`."""
 
 
 _BARE_IDS: Final = "project_ids"
@@ -55,7 +56,8 @@ _NAME_FIELDS: Final = _NAMES | _LISTS
 
 
 _REPLACED: Final = _NAME_FIELDS | {"experiment", "experiment_run", "model"}
-"""Fields in which project numbers are replaced, also within a resource such as a job's specification."""
+"""Fields in which project numbers are replaced. They may be part of a resource, such as a job's
+specification."""
 
 
 _REPLACED_LISTS: Final = _LISTS | {_BARE_IDS}
@@ -65,28 +67,31 @@ _FILTER: Final = "filter"
 
 
 _FREE_CONTENT: Final = frozenset({"metadata", "training_task_inputs"})
-"""Fields with free content of the caller. Nothing is replaced in them."""
+"""Fields whose contents the caller chooses freely. Nothing is replaced in them."""
 
 
 def replace_project_numbers(request: Message, ids: Iterable[str]) -> None:
-    """Replace project numbers in the names of a request by IDs, because both identify the same project.
-    Programs receive the number in CLOUD_ML_PROJECT_ID. `ids`: the projects to recognize; "" is ignored."""
+    """Replace project numbers in the names of a request by project IDs.
+
+    Both identify the same project. For example, programs receive the number in CLOUD_ML_PROJECT_ID. `ids`:
+    the projects whose numbers are replaced; "" is ignored.
+    """
     numbers = _by_number(tuple(ids))
-    # Most requests contain no project number. Searching the serialized request for the digits is cheaper than
-    # walking its fields.
+    # Most requests contain no project number. A search in the serialized request is cheaper than a walk
+    # through its fields.
     content = request.SerializePartialToString()
     if any(_digits(name) in content for name in numbers):
         _replace(request, numbers)
 
 
 def id_of(number: str, principal: Principal, services: Services) -> str:
-    """Return the ID of the project with this number, or the number if the principal has no access to the
-    project."""
+    """Return the ID of the project with this number. If the principal has no access to the project, return
+    the number."""
     return ids_by_number(projects_known_to(principal, services)).get(number, number)
 
 
 def projects_known_to(principal: Principal, services: Services) -> tuple[str, ...]:
-    """Return the projects whose numbers the principal may use."""
+    """Return the IDs of the projects whose numbers the principal may use."""
     book = services.access.book
     administered = (*book.projects, *book.policy.projects()) if principal.rights.everywhere else ()
     return (*principal.rights.projects, services.settings.project, *administered)
@@ -94,13 +99,13 @@ def projects_known_to(principal: Principal, services: Services) -> tuple[str, ..
 
 @lru_cache(1024)
 def _digits(name: str) -> bytes:
-    """Return the digits of `projects/NUMBER/`."""
+    """Return NUMBER of `projects/NUMBER/`."""
     return name.removeprefix("projects/").removesuffix("/").encode()
 
 
 @lru_cache(16)
 def _by_number(ids: tuple[str, ...]) -> Mapping[str, str]:
-    """Return a table from name prefixes with project numbers to the same prefixes with project IDs."""
+    """Return prefixes of names: `projects/ID/` by `projects/NUMBER/`."""
     return {
         f"projects/{number}/": f"projects/{project_id}/"
         for number, project_id in ids_by_number(ids).items()
@@ -125,8 +130,8 @@ def _replace(message: Message, numbers: Mapping[str, str]) -> None:
 
 
 def _with_id(name: str, numbers: Mapping[str, str]) -> str:
-    """Return a name with the project's ID instead of its number. Also accepts `projects/P` and, for Logging,
-    `P`."""
+    """Return a name with the project's ID in place of its number. The name may also be `projects/P` or, for
+    Logging, `P`."""
     for old, new in numbers.items():
         if name.startswith(old):
             return new + name[len(old) :]
@@ -136,7 +141,7 @@ def _with_id(name: str, numbers: Mapping[str, str]) -> str:
 
 
 def projects_of(request: Message) -> Iterator[str]:
-    """Yield the project of each name in a request, by ID or number; "" for a name without a project."""
+    """Yield the ID or number of the project in each name of a request; "" for a name without a project."""
     for part, value in request.ListFields():
         is_list = part.name in _LISTS and part.is_repeated
         if not is_list and part.type == FieldDescriptor.TYPE_STRING and part.name in _NAME_FIELDS:
@@ -153,7 +158,7 @@ def projects_of(request: Message) -> Iterator[str]:
 
 
 def project_in(name: str) -> str:
-    """Return the project of a full resource name; "" if it has none."""
+    """Return the ID or number of the project in a full resource name; "" if it contains none."""
     match name.split("/"):
         case ["projects", project, *_]:
             return project
@@ -162,8 +167,8 @@ def project_in(name: str) -> str:
 
 
 def subject_of(request: Message) -> str:
-    """Return the name of the resource of a request: its own name, the name of its resource, or the parent's
-    name."""
+    """Return the name of the resource that a request concerns. This is the first one that exists: the `name`,
+    `resource` or `parent` of the request, or the name of the resource in the request."""
     for name in ("name", "resource", "parent"):
         if text := getattr(request, name, ""):
             return str(text)
@@ -173,7 +178,7 @@ def subject_of(request: Message) -> str:
 
 @lru_cache(1024)
 def _is_named(part: FieldDescriptor) -> bool:
-    """Whether a field contains one message with a name."""
+    """Whether a field contains a single message with a name."""
     if part.type != FieldDescriptor.TYPE_MESSAGE or part.is_repeated or part.message_type is None:
         return False
     name = part.message_type.fields_by_name.get("name")

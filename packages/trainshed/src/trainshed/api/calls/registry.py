@@ -1,5 +1,5 @@
-"""The methods of a service. Each call is parsed, authorized and handled in the same way on every
-transport."""
+"""The methods that a service serves. Each call is parsed, authorized and executed in the same way on all
+transports."""
 
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Set
@@ -44,7 +44,8 @@ _JOB_CREATION_METHODS: Final = frozenset(
 
 
 Check = Callable[[Call, Any], object]
-"""Validates a request message without side effects. Raises InvalidRequest or another request error."""
+"""A function that checks a request message without side effects. Raises InvalidRequest or other request
+errors."""
 
 
 Checks = Mapping[str, Check]
@@ -54,26 +55,26 @@ Checks = Mapping[str, Check]
 class Registry(Struct, frozen=True):
     """The methods that a service serves."""
 
-    #: Handlers by full method name.
+    #: Handlers, by full method name.
     handlers: Handlers
-    #: Checks that can run before a large request is parsed completely.
+    #: Checks that can run on a large request before it is parsed completely.
     checks: Checks
-    #: Stream handlers by full method name.
+    #: Stream handlers, by full method name.
     streams: StreamHandlers = {}
 
     @property
     def methods(self) -> Set[str]:
-        """The full names of all methods."""
+        """Full names of all methods."""
         return self.handlers.keys() | self.streams.keys()
 
     async def open_stream(
         self, call: Call, size: int, read: Callable[[], Message]
     ) -> AsyncGenerator[Message]:
-        """Return the stream of responses to a first request of `size` bytes, which `read` parses. Raises
+        """Return the responses of a stream. `read` parses its first request, which has `size` bytes. Raises
         NotServed, PermissionDenied, WireError, and the errors of the handler."""
         handler = self.streams.get(call.method)
         if handler is None:
-            raise not_served(_known(call.method), self.methods)
+            raise not_served(_find_known_method(call.method), self.methods)
         request = await parse_by_size(size, read)
         replace_project_numbers(request, projects_known_to(call.principal, call.services))
         responses = await _perform(handler, call, request)
@@ -82,12 +83,14 @@ class Registry(Struct, frozen=True):
     async def answer(
         self, call: Call, version: Version, size: int, read: Callable[[], Message]
     ) -> Message:
-        """Return the response to a request of `size` bytes, which `read` parses. A large request is parsed
-        and checked in a thread, except for checks that need the store. Raises NotServed, PermissionDenied,
-        WireError, and the errors of the handler."""
+        """Return the response to a request. `read` parses the request, which has `size` bytes.
+
+        A large request is parsed in a thread. Checks that do not need the store run there, too. Raises
+        NotServed, PermissionDenied, WireError, and the errors of the handler.
+        """
         handler, check = self.handlers.get(call.method), self.checks.get(call.method)
         if handler is None:
-            raise not_served(_known(call.method), self.methods)
+            raise not_served(_find_known_method(call.method), self.methods)
 
         def with_project_ids(request: Message) -> Message:
             replace_project_numbers(request, projects_known_to(call.principal, call.services))
@@ -95,7 +98,8 @@ class Registry(Struct, frozen=True):
 
         def check_request(request: Message) -> Message:
             if check is not None:
-                # `_perform` rejects and records callers without permission. They receive no other errors.
+                # `_perform` rejects callers without the permission, and records this. Such callers receive no
+                # other errors.
                 with contextlib.suppress(PermissionDenied):
                     authorize(call.principal, call.method, tuple(projects_of(request)))
                     check(call, request)
@@ -119,13 +123,13 @@ class Registry(Struct, frozen=True):
         return answer
 
 
-def _known(method: str) -> routes.KnownMethod:
+def _find_known_method(method: str) -> routes.KnownMethod:
     return routes.find_by_name(method) or routes.KnownMethod(method, "")
 
 
 async def _perform(handler: Callable[[Call, Any], Awaitable[T]], call: Call, request: Any) -> T:
-    """Return the response of a handler if the principal has the permission in all projects of the request.
-    Raises PermissionDenied and the errors of the handler."""
+    """Call a handler and return its response. The principal must have the permission in all projects of the
+    request. Raises PermissionDenied and the errors of the handler."""
     principal, services, method = call.principal, call.services, call.method
     projects = tuple(projects_of(request))
 

@@ -1,4 +1,4 @@
-"""Dependencies of handlers: stores, clocks and settings, which the composition root passes in."""
+"""Dependencies of handlers: stores, clocks and settings. The composition root of the service creates them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -43,7 +43,8 @@ from trainshed.telemetry.meters import Lag, Meters
 from trainshed.wire.trainshed_v1.jobs import Outlook, ViewLink
 
 Authenticate = Callable[[str | None], Awaitable[Principal]]
-"""Returns the principal of an `Authorization` header. Raises Unauthenticated, Unavailable."""
+"""A function that returns the principal of an `Authorization` header. Raises Unauthenticated and Unavailable.
+"""
 
 
 class ContentDigest(Struct, frozen=True):
@@ -52,7 +53,8 @@ class ContentDigest(Struct, frozen=True):
     #: SHA-256 in hexadecimal digits; None = not known.
     sha256: str | None = None
     size: Bytes = Bytes(0)
-    #: The reason why the digest is not known, as a clause about the object; None = the digest is known.
+    #: The reason why the digest is not known, as a clause whose subject is the object; None = the digest is
+    #: known.
     unknown: str | None = None
 
 
@@ -60,26 +62,27 @@ class Exports(Protocol):
     """Exports models and datasets in the background."""
 
     def moment(self) -> Nanos:
-        """Return the current time (ns) for the name of an export's directory. Every export has a different
-        millisecond."""
+        """Return a time (ns) for the name of an export's directory. The result is the current time, or a
+        little later: no two exports have the same millisecond."""
         ...
 
     async def begin(self, operation: Operation) -> None:
-        """Store an export and start it. A notice of its subject announces its end."""
+        """Store an export and start it. A notice about the exported resource announces the end of the
+        export."""
         ...
 
     def stop(self, name: str) -> None:
-        """Stop writing for a cancelled operation. Has no effect on other operations."""
+        """Stop an export whose operation was cancelled. Has no effect on other operations."""
         ...
 
 
 class BucketProbe(Protocol):
-    """The API's view of the buckets. Methods are cheap and read small files at most, unless their docstrings
+    """The API's view of the buckets. Methods are fast and read at most small files, unless their docstrings
     state otherwise."""
 
     def ensure(self, name: str, location: str, project: str) -> None:
-        """Create a project's bucket if it does not exist. Waits for the disk: call it in a thread. Raises
-        Unavailable."""
+        """Create a project's bucket if it does not exist. Waits for the disk, so it must be called in a
+        thread. Raises Unavailable."""
         ...
 
     def bucket_location(self, name: str) -> str | None:
@@ -87,8 +90,8 @@ class BucketProbe(Protocol):
         ...
 
     def is_closed(self, name: str, project: str, account: str | None = None) -> bool:
-        """Whether a project's programs may not read from an existing bucket as this service account; None =
-        as any account."""
+        """Whether programs of a project may not read from an existing bucket. `account`: the service account
+        of the programs; None = any account."""
         ...
 
     def is_unmounted(self, name: str) -> bool:
@@ -96,44 +99,45 @@ class BucketProbe(Protocol):
         ...
 
     def visible_buckets(self, project: str) -> tuple[tuple[str, str], ...]:
-        """Return the buckets that a project's programs can see, by name and directory. Raises Unavailable."""
+        """Return (name, directory) of each bucket that a project's programs can see. Raises Unavailable."""
         ...
 
     def open(self, uri: str) -> BinaryIO:
-        """Open the content of an object. Blocks. Raises FileNotFoundError, and OSError if the object exists
-        but cannot be read."""
+        """Open the contents of an object. Blocks. Raises FileNotFoundError if the object does not exist, and
+        OSError if it cannot be read."""
         ...
 
     def digest(self, uri: str, limit: Bytes) -> "ContentDigest":
-        """Return the digest of an object's content if the content has at most `limit` bytes. Reads the
-        complete content: call it in a thread."""
+        """Return the digest of an object's contents if they have at most `limit` bytes. Reads all of the
+        contents, so it must be called in a thread."""
         ...
 
     def has_object(self, uri: str) -> bool:
         """Whether an object matches a gs:// URI, which may contain wildcards such as `*`. May block for a
-        long time: call it in a thread."""
+        long time, so it must be called in a thread."""
         ...
 
     def last_written(self, uri: str) -> Nanos | None:
-        """Return the last write time (ns) below a gs:// URI; 0 = no objects, None = not known. Call it in a
-        thread."""
+        """Return the last write time (ns) of all objects below a gs:// URI; 0 = no objects, None = not known.
+        Must be called in a thread."""
         ...
 
 
 class CapacityView(Protocol):
-    """The controller's view of capacity: nodes, quotas, and waiting jobs with their reasons. Cheap; never
-    blocks."""
+    """The controller's view of capacity: nodes, quotas, and the reasons why jobs wait. Its methods are fast
+    and never block, except for coroutines."""
 
     def why(self, uid: JobUid) -> Waiting | None:
         """Return the reason why a job waits, or None if it does not wait."""
         ...
 
     def position(self, uid: JobUid) -> int:
-        """Return a job's position in the queue, 1 = next; 0 = the job does not wait."""
+        """Return the position of a job in the queue, starting at 1; 0 = the job does not wait."""
         ...
 
     async def preflight(self, job: Job) -> Preflight:
-        """Return whether a job like this unstored one would be admitted now. Raises Unavailable."""
+        """Return whether a job with this specification would be admitted now. The job is not stored. Raises
+        Unavailable."""
         ...
 
     def nodes(self) -> tuple[NodeStatus, ...]: ...
@@ -141,27 +145,27 @@ class CapacityView(Protocol):
     def accelerators(self) -> tuple[str, ...]: ...
 
     def quotas(self, project_id: str) -> tuple[QuotaStatus, ...]:
-        """Return all quotas of the project with a limit or with usage."""
+        """Return all quotas of the project that have a limit or usage."""
         ...
 
     def holding(self) -> tuple[Job, ...]:
-        """Return the jobs that occupy capacity now."""
+        """Return the jobs that occupy capacity."""
         ...
 
     def uses(self, job: Job, until: Nanos) -> tuple[Use, ...]:
-        """Return the usage of a job's newest attempt up to a time."""
+        """Return the usage of a job's newest attempt, up to a time."""
         ...
 
     def load(self) -> Load:
-        """Return the total load of all projects."""
+        """Return the load of all projects together."""
         ...
 
     async def readmit(self, node: str) -> None:
-        """Return an unfit node to service. Raises Unavailable."""
+        """Return a quarantined node to service. Raises Unavailable."""
         ...
 
     async def capacity_changed(self) -> None:
-        """Notify the controller of changes to drained nodes or quotas in the store."""
+        """Notify the controller that drained nodes or quotas in the store have changed."""
         ...
 
 
@@ -169,7 +173,8 @@ class Reservations(Protocol):
     """The persistent resources of the service."""
 
     async def wait_for_changes(self) -> None:
-        """Wait until no change is being stored. A reader of a finished operation then sees its effect."""
+        """Wait until all current changes are stored. A reader of a finished operation then also reads its
+        effect."""
         ...
 
     def get(self, name: PersistentResourceName) -> PersistentResource:
@@ -179,29 +184,30 @@ class Reservations(Protocol):
     def find(self, name: PersistentResourceName) -> PersistentResource | None: ...
 
     def of_location(self, project_id: str, location: str) -> tuple[PersistentResource, ...]:
-        """Return the resources of a location, by name."""
+        """Return the persistent resources of a location, sorted by name."""
         ...
 
     def usage(self, name: PersistentResourceName) -> Used: ...
 
     def why(self, resource: PersistentResource) -> Waiting | None:
-        """Return the reason why machines of a resource are not reserved yet; None = all machines are
+        """Return the reason why some machines of a resource are not reserved yet; None = all machines are
         reserved."""
         ...
 
     def uses(self, until: Nanos) -> Iterable[Use]:
-        """Return the reserved usage of all resources up to a time."""
+        """Return the usage of the reserved machines of all resources, up to a time."""
         ...
 
     async def create(self, resource: PersistentResource, operation: Operation) -> None:
-        """Store a new resource with its running operation, and request its machines. Raises AlreadyExists."""
+        """Store a new resource with its unfinished operation, and request its machines. Raises
+        AlreadyExists."""
         ...
 
     async def change(
         self, name: PersistentResourceName, change: Change, begun: Operation | None = None
     ) -> None:
-        """Replace a resource by the result of `change`, a pure function, and store a new running operation.
-        Raises NotFound and the errors of `change`."""
+        """Replace a resource by the result of `change`, which is a pure function. `begun`: a new unfinished
+        operation to store. Raises NotFound and the errors of `change`."""
         ...
 
 
@@ -210,40 +216,43 @@ Spec = Mapping[str, Any]
 
 
 class Tracking(Protocol):
-    """The relation of jobs to experiments, TensorBoards and viewers, which an addition implements. All
-    methods raise Unavailable, in addition to their own errors."""
+    """The relation of jobs to experiments, TensorBoards and viewers. An addition implements it. All methods
+    raise Unavailable in addition to their own errors."""
 
     async def missing_references(
         self, place: LocationName, spec: Spec, path: str
     ) -> tuple[Violation, ...]:
-        """Return violations for names in a job's specification that do not exist in that location. `path`:
-        the field of the specification in the request."""
+        """Return violations for references in a job's specification to resources that do not exist in that
+        location. `path`: the field of the specification in the request."""
         ...
 
     def make_run(self, experiment: str) -> AbstractAsyncContextManager[str]:
-        """Create a run for a job without one and yield its name. Deletes the run if the caller's block
-        raises."""
+        """Create a run for a job and yield the run's name. If the caller's block raises an exception, delete
+        the run."""
         ...
 
     async def add_to_run(self, run: str, job: JobName) -> None:
-        """Add a job to its run if the run still exists."""
+        """Add a job to a run, if the run still exists."""
         ...
 
     def curves(self, job: Job) -> CurveWriter | None:
-        """Return the writer of the job's curves to its TensorBoard, or None if the job has no TensorBoard."""
+        """Return the writer that copies the job's curves to its TensorBoard, or None if the job has no
+        TensorBoard."""
         ...
 
     async def view(self, works: Sequence[Work], shown: Credential) -> ViewLink:
-        """Return a link to the event files of these jobs, tuning jobs or pipelines, for the owner of the
-        credentials. Raises FailedPrecondition if they have no directory for event files."""
+        """Return a link to a view of the event files of these jobs, tuning jobs or pipelines. `shown`: the
+        credentials of the link's owner. Raises FailedPrecondition if none of them has a directory for event
+        files."""
         ...
 
     async def link_if_any(self, work: Work, shown: Credential) -> str | None:
-        """Return the link to the event files of a job, tuning job or pipeline, or None if it wrote none."""
+        """Return a link to a view of the event files of a job, tuning job or pipeline, or None if no event
+        files exist. `shown`: the credentials of the link's owner."""
         ...
 
     def end_views(self, job: JobUid) -> None:
-        """Close the views of a job without waiting."""
+        """Close the views of a job. Does not wait until they are closed."""
         ...
 
     async def close(self) -> None:
@@ -252,29 +261,29 @@ class Tracking(Protocol):
 
 
 WriteLog = Callable[[JobUid, int, ReplicaId, Sequence[str]], Awaitable[None]]
-"""Appends lines to the log of a live replica of an attempt, as if its program had printed them. Raises
-Unavailable."""
+"""A function that appends lines to the log of a live replica in an attempt, as if the replica's program had
+printed them. Raises Unavailable."""
 
 
 class ApiSettings(Struct, frozen=True):
-    """Properties of this installation that responses contain."""
+    """Properties of this installation that appear in responses."""
 
     #: The service's version.
     version: str
-    #: Default project for clients without their own setting.
+    #: Default project of clients that specify none.
     project: str
-    #: Default region for clients without their own setting.
+    #: Default region of clients that specify none.
     region: str
-    #: Address of the pages of jobs to which errors refer.
+    #: Address of the console's pages of jobs, for links in errors.
     pages: str
     #: Maximum number of trials of a study; 0 = no limit.
     max_study_trials: int = MAX_TRIALS
     prices: Prices = Prices()
-    #: Notification targets that jobs may use.
+    #: Notification targets that jobs can select.
     notify: tuple[str, ...] = ()
     #: The service's data directory; None = not known.
     data: str | None = None
-    #: Retention time of finished jobs, as in the settings; None = forever.
+    #: Retention period of finished jobs, in the form of the settings; None = forever.
     retention_jobs: str | None = None
     #: The scheduler that assigns nodes to jobs, such as Slurm; "" = the service itself.
     queue: str = ""
@@ -304,15 +313,15 @@ class Services(Struct, frozen=True):
     new_uid: Callable[[], JobUid]
     #: Notifies the controller that a job has work to do.
     wake: Callable[[JobUid], None]
-    #: Stores new jobs, tuning jobs and pipelines, all or none, and wakes the controller. Raises the errors of
-    #: `Intake.create`.
+    #: Stores new jobs, tuning jobs and pipelines in one transaction, and notifies the controller. Raises the
+    #: errors of `Intake.create`.
     create: Callable[..., Awaitable[None]]
-    #: Notifies the controller of a waiting operation of a study. A notice of `JobUid(study)` announces its
-    #: end.
+    #: Notifies the controller of an unfinished operation of a study. A notice with the UID of the study
+    #: announces the operation's end.
     suggest: Callable[[StudyUid], None]
     exports: Exports
-    #: Returns the prediction of a study's model over some of its parameters, based on its trials. Raises
-    #: AdvisorFailed.
+    #: Returns the prediction of a study's model over some of the study's parameters, based on its trials.
+    #: Raises AdvisorFailed.
     outlook: Callable[[StudySpec, Sequence[TrialData], Sequence[str]], Awaitable[Outlook]]
     capacity: CapacityView
     reservations: Reservations
@@ -322,31 +331,31 @@ class Services(Struct, frozen=True):
     settings: ApiSettings
     #: Whether the operator allows shells.
     allows_shells: bool = True
-    #: None = the addition is not installed.
+    #: Experiments, TensorBoards and viewers of jobs; None = the tracking addition is not installed.
     tracking: Tracking | None = None
-    #: None = the engine does not accept log lines.
+    #: Appends lines to the logs of replicas; None = the engine does not support this.
     write_log: WriteLog | None = None
     #: Set when the server shuts down. Streams then end, and new jobs are rejected.
     closing: asyncio.Event = field(default_factory=asyncio.Event)
-    #: The isolation and limits that the engine provides on this machine.
+    #: Returns the isolation and the limits that the engine provides on this machine.
     promises: Callable[[], Mapping[str, object]] = dict[str, object]
     #: Returns the current delay of the event loop.
     lag: Callable[[], Lag] = Lag
     #: Start time of the service in ns since the epoch; None = not known.
-    started: Nanos | None = None
-    #: Notifications to send; None = notifications are off.
+    start_time: Nanos | None = None
+    #: The notifications that wait to be sent; None = notifications are disabled.
     outbox: Notifications | None = None
-    #: Returns the specification to run in place of a new job's specification, given the job's display name
-    #: and the metric IDs of a trial (`trainshed emulate`). Raises the error that rejects the job. None = jobs
-    #: run unchanged.
+    #: Returns the specification that runs in place of a new job's specification (`trainshed emulate`).
+    #: Arguments: the job's display name, its specification, and the metric IDs of a trial. May raise an
+    #: error, which rejects the job. None = specifications are not replaced.
     replace_spec: Callable[[str, JobSpec, tuple[str, ...]], JobSpec] | None = None
-    #: Called with each request of the public APIs and its full method name; None = disabled.
+    #: Called with the full method name and the request of each call of the public APIs; None = disabled.
     on_request: Callable[[str, Message], None] | None = None
     #: Counters of requests and jobs.
     meters: Meters = field(default_factory=Meters)
-    #: Progress and printed measures of programs, for lists of jobs.
+    #: Reads the progress and the printed metrics of programs, for lists of jobs.
     list_progress: ProgressReader = field(default_factory=list_progress_reader)
-    #: The same with more points, for the pages of single jobs.
+    #: Reads the same values with more points, for the pages of single jobs.
     page_progress: ProgressReader = field(default_factory=page_progress_reader)
-    #: The operations that `v1beta1` callers have created, for all transports.
+    #: The operations that `v1beta1` callers of all transports have created.
     beta: BetaOperations = field(default_factory=BetaOperations)

@@ -1,5 +1,8 @@
-"""Methods that return a stream of messages, the events that end a stream early, and the pace of streams.
-Notices wake streams, so streams never poll and read no faster than a client needs."""
+"""Methods that return a stream of messages: the events that end a stream early, and the pace of a stream.
+
+Notices wake a stream when its job has changed. Streams therefore never poll, and do not read faster than
+necessary.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -18,29 +21,30 @@ if TYPE_CHECKING:
     from trainshed.api.calls.call import Call
 
 StreamHandler = Callable[["Call", Any], Awaitable[AsyncGenerator[Message]]]
-"""Checks the first request of a stream and returns the responses. Raises the errors of `api.calls.errors`
-before and between responses."""
+"""A function that checks the first request of a stream and returns the responses. It and the iteration over
+the responses raise the errors of `api.calls.errors`."""
 StreamHandlers = Mapping[str, StreamHandler]
 """Stream handlers by full method name."""
 _RIGHTS_INTERVAL: Final = 15.0
-"""Seconds after which a program's right to a stream is checked again, even without a notice of its job."""
+"""Maximum time in seconds between two checks of a program's right to a stream. A notice about the program's
+job causes an earlier check."""
 
 _KEEP_ALIVE: Final = 15.0
-"""Seconds without a message after which a blank line is sent."""
+"""Seconds without a message after which a stream sends a blank line."""
 _MAX_IMMEDIATE_READS: Final = 4
-"""Number of reads that a stream may make without a delay. After that it waits before each read. A job that
-writes or changes all the time then costs its readers less than itself."""
+"""Maximum number of reads without a delay. After that, a stream waits before each read. This limits the cost
+of readers if a job writes or changes all the time."""
 _READ_INTERVAL: Final = 0.02
-"""Seconds to wait between reads. Each such interval without a read allows one more immediate read, so that
-rare messages, above all a job's end, are sent at once."""
+"""Seconds to wait between reads. Each such interval without a read allows one more immediate read. Rare
+messages, such as the end of a job, are therefore sent at once."""
 _IDLE_FACTOR: Final = 4
-"""A stream waits at least this many times the duration of its last read, because reading a job with thousands
-of trials is expensive."""
+"""A stream waits at least this many times as long as its last read took, because a read of a job with
+thousands of trials is expensive."""
 
 
 async def wait_for_expiry(services: Services, principal: Principal) -> None:
-    """Wait until the principal loses its right to a stream. A program loses it with the end of its job, which
-    notices announce."""
+    """Wait until the principal loses its right to a stream. A program loses the right when its job ends,
+    which a notice announces."""
     if principal.program is None:
         await services.access.lapse(principal)
         return
@@ -54,8 +58,8 @@ async def wait_for_expiry(services: Services, principal: Principal) -> None:
 async def guard_stream(
     responses: AsyncGenerator[Message], services: Services, principal: Principal
 ) -> AsyncGenerator[Message]:
-    """Yield the responses of a stream. Raises Unauthenticated when the principal loses its rights, and
-    Unavailable when the service stops."""
+    """Yield the responses of a stream. Raises Unauthenticated when the principal loses its right to the
+    stream, and Unavailable when the service stops."""
     end = joined(first_of(wait_for_expiry(services, principal), services.closing.wait()))
     try:
         while True:
@@ -78,7 +82,7 @@ async def guard_stream(
     if services.closing.is_set():
         raise Unavailable("The service is stopping. Start the stream again in a moment.")
     raise Unauthenticated(
-        "The rights of this access token have changed or expired. Start the stream again with a valid token."
+        "The access token has expired, or its rights have changed. Start the stream again with a valid token."
     )
 
 
@@ -87,7 +91,7 @@ async def _next(responses: AsyncGenerator[Message]) -> Message | None:
 
 
 class Pace:
-    """Determines when a stream reads its sources again. Must be created on the event loop of the stream."""
+    """Determines when a stream reads its sources again. Must be created on the stream's event loop."""
 
     def __init__(self, notices: Notices) -> None:
         self._notices = notices
@@ -95,11 +99,11 @@ class Pace:
         self._last_message = self._began = self._loop.time()
         #: Seconds after which one more immediate read is allowed.
         self._span = _READ_INTERVAL
-        #: Number of immediate reads that are still allowed.
+        #: Number of immediate reads that are currently allowed.
         self._allowed = float(_MAX_IMMEDIATE_READS)
 
     async def start_read(self) -> None:
-        """Call before each read. Waits if too many immediate reads were made."""
+        """Start a read. If there were too many immediate reads, wait first."""
         passed = self._loop.time() - self._began
         self._allowed = min(_MAX_IMMEDIATE_READS, self._allowed + passed / self._span)
         if self._allowed < 1:
@@ -109,22 +113,22 @@ class Pace:
         self._began = self._loop.time()
 
     def finish_read(self) -> None:
-        """Call after a read. Its duration determines the wait before the next read."""
+        """Finish a read. Its duration determines the delay before the next read."""
         self._span = max(_READ_INTERVAL, (1 + _IDLE_FACTOR) * (self._loop.time() - self._began))
 
     def message_sent(self) -> None:
-        """Call after sending a message, which restarts the keep-alive interval."""
+        """Restart the keep-alive interval after a message was sent."""
         self._last_message = self._loop.time()
 
     def is_keep_alive_due(self) -> bool:
-        """Whether a keep-alive line is due. If so, the interval restarts."""
+        """Whether a keep-alive line is due. If so, restart the interval."""
         if self._seconds_left() > 0:
             return False
         self.message_sent()
         return True
 
     async def wait_for_news(self, counts: Mapping[JobUid, int]) -> None:
-        """Wait for a notice of one of these jobs beyond its count, or until a keep-alive line is due."""
+        """Wait until one of these jobs has more notices than its count, or until a keep-alive line is due."""
         notices, left = self._notices, self._seconds_left()
         if not any(notices.count(uid) > count for uid, count in counts.items()):
             await first_of(

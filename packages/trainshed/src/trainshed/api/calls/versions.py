@@ -1,9 +1,9 @@
-"""Serves `v1beta1` of the Vertex services as `v1`: sets the version of the types in an operation.
+"""Serves `v1beta1` of the Vertex services with the methods of `v1`.
 
-The messages of both versions are the same on the wire, except for the types in an operation's `Any` fields.
-Clients require their own types, also when they poll an operation at a path without a version (the Operations
-service of gRPC, `/ui/` over REST, spec/clients#operations). The service therefore remembers the newest
-operations of `v1beta1` callers in memory.
+On the wire, the messages of both versions differ only in the types within an operation's `Any` fields.
+Clients require the types of their own version. Some clients poll an operation at a path without a version:
+the Operations service of gRPC, and `/ui/` over REST (spec/clients#operations). Therefore the service
+remembers the newest operations of `v1beta1` callers in memory.
 """
 
 import enum
@@ -19,7 +19,7 @@ _MAX_OPERATIONS: Final = 4_096
 
 
 class Version(enum.Enum):
-    """The version in a call's path. UNSPECIFIED: the path serves clients of both versions."""
+    """The version in the path of a call. UNSPECIFIED = the path serves clients of both versions."""
 
     V1 = enum.auto()
     V1BETA1 = enum.auto()
@@ -27,15 +27,15 @@ class Version(enum.Enum):
 
 
 class BetaOperations:
-    """Sets the types in operations to the client's version. One instance serves all transports, because a
+    """Converts the types in operations to the client's version. All transports share one instance, because a
     client may create an operation through one transport and poll it through another."""
 
     def __init__(self) -> None:
         self._names: OrderedDict[str, None] = OrderedDict()
 
     def set_types(self, answer: Any, version: Version, *, created: bool) -> None:
-        """Change the types in a response in place if it is an operation of `v1beta1` or a page of operations.
-        `created`: whether the call has created the operation, instead of reading it."""
+        """Convert the types in a response in place, if the response contains operations and the client uses
+        `v1beta1`. `created`: whether the call has created the operation in the response."""
         kind = answer.DESCRIPTOR.full_name
         if created and version is Version.V1BETA1 and kind == _OPERATION:
             self._names[answer.name] = None

@@ -1,1 +1,1 @@
-"""Filter expressions of list methods: parsed to a tree, and compiled to a predicate. Pure."""
+"""Filters of list methods: parses their text to a tree, and compiles the tree to a predicate. Pure."""

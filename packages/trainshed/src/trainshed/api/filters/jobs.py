@@ -1,8 +1,8 @@
 """Filters of job lists in both training APIs (facts/resources#ml, facts/resources#vertex).
 
-`aiplatform` v1 accepts display_name, state, create_time, update_time and labels. `ml` v1 accepts the same
-fields in its spelling, and jobId. Lists of tuning jobs and pipelines accept the same fields, and pipelines
-some more. All field names are accepted in both spellings.
+`aiplatform` v1 accepts the fields display_name, state, create_time, update_time and labels. `ml` v1 accepts
+the same fields in its own spelling, and jobId. Lists of tuning jobs accept the same fields. Lists of
+pipelines accept additional fields. Every field name is accepted in both spellings.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -40,23 +40,23 @@ from trainshed.store.port import (
 JobTest = Callable[[Work], bool]
 
 States = Mapping[str, JobState | None]
-"""States by their names in an API; None: no job is ever in this state."""
+"""Job states by their names in an API. None = jobs never have this state."""
 
 AdditionalFields = Mapping[str, Callable[[Comparison], JobTest]]
-"""Additional filter fields of a list. Each name has a function that compiles a comparison."""
+"""Additional filter fields of a list, by name. Each value is a function that compiles a comparison."""
 
 NO_ADDITIONAL_FIELDS: Final[AdditionalFields] = {}
 _MAX_TESTS: Final = 10
-"""Maximum number of tests in a condition. The store applies each test to every job that it reads, so for a
-longer filter it receives no condition."""
+"""Maximum number of tests in a condition for the store. The store applies each test to every job that it
+reads. A filter with more tests is therefore not passed to the store."""
 
 
 class JobFilter(Struct, frozen=True):
     """The filter of a list of jobs, tuning jobs or pipelines."""
 
     passes: JobTest = matches_all
-    #: A condition on columns of the store that all matching jobs meet, and perhaps others. None = no
-    #: condition.
+    #: A condition on columns of the store. All matching jobs meet it; other jobs may meet it as well. None =
+    #: no condition.
     where: Condition | None = None
 
 
@@ -77,8 +77,8 @@ _MOMENTS: Final[Mapping[str, Callable[[Work], int]]] = {
 def compile_job_filter(
     text: str, states: States, additional: AdditionalFields = NO_ADDITIONAL_FIELDS
 ) -> JobFilter:
-    """Compile a list filter of jobs, tuning jobs or pipelines. Raises InvalidRequest on `filter` for invalid
-    text or an unknown field."""
+    """Compile the filter of a list of jobs, tuning jobs or pipelines. Raises InvalidRequest on `filter` for
+    invalid text or an unknown field."""
     try:
         tree = parse_filter(text)
         passes = compile_tree(tree, lambda leaf: _compile_test(leaf, states, additional).passes)
@@ -113,7 +113,8 @@ def _compile_test(
         matches = text_test(leaf)
         return JobFilter(lambda job: matches(text_of(job)), _text_condition(leaf, _COLUMNS[field]))
     if moment_of := _MOMENTS.get(field):
-        # Compare in microseconds, as in responses. Otherwise a job would be newer than its own shown time.
+        # Times are compared in microseconds, as in responses. Otherwise a job would be newer than the time in
+        # its response.
         is_matching_time = time_test(leaf)
         span = span_of(leaf) if field == "create_time" else None
         where = Created(span[0], min(span[1] + 998, LAST_TIME)) if span else None
@@ -134,7 +135,7 @@ def _state_filter(leaf: Comparison, states: States) -> JobFilter:
     if leaf.operator is Operator.NOT_EQUAL:
         return JobFilter(lambda job: job.state is not state)
     raise FilterError(
-        f"states have no order and cannot be compared with {leaf.operator}. Use = or !="
+        f"the field state has no order and cannot be compared with {leaf.operator}. Use = or !="
     )
 
 
@@ -157,7 +158,8 @@ def _text_condition(leaf: Comparison, column: Column) -> Condition | None:
     if leaf.operator is Operator.EQUAL:
         return Equal(column, leaf.value)
     if leaf.operator is Operator.HAS and column is Column.DISPLAY_NAME:
-        # A text that matches a pattern contains the parts between the asterisks.
+        # A text that matches a pattern contains all parts between the asterisks. The longest part is the most
+        # selective.
         return Contains(max(leaf.value.split("*"), key=len))
     return None
 

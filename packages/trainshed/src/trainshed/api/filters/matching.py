@@ -1,6 +1,6 @@
-"""Compiles filters to predicates: tests of text, labels, times and ranked words, and trees of such tests.
+"""Compiles filters to predicates: tests of texts, labels, times and ranked words, and trees of these tests.
 
-Predicates only compare values. All other work is done when the filter is compiled.
+All other work is done when a filter is compiled. The predicates only compare values.
 """
 
 import re
@@ -30,7 +30,7 @@ Labels = tuple[tuple[str, str], ...]
 K = TypeVar("K", int, float, str)
 
 LAST_TIME: Final = 2**63 - 1
-"""The last time that the store can compare."""
+"""The latest time that the store can compare."""
 _TIME_PATTERN = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9})\d*)?)?([Zz]|[+-]\d\d:?\d\d)?"
 )
@@ -44,7 +44,7 @@ def matches_all(value: object) -> bool:
 def compile_filter(
     text: str, leaf: Callable[[Comparison | Term], Callable[[T], bool]]
 ) -> Callable[[T], bool]:
-    """Return the predicate of a list's filter. `leaf`: as for `compile_tree`. Raises InvalidRequest on
+    """Return the predicate for a list's filter. `leaf`: as for `compile_tree`. Raises InvalidRequest on
     `filter`."""
     try:
         return compile_tree(parse_filter(text), leaf)
@@ -55,7 +55,7 @@ def compile_filter(
 def compile_tree(
     expression: Expression | None, leaf: Callable[[Comparison | Term], Callable[[T], bool]]
 ) -> Callable[[T], bool]:
-    """Return a predicate for the whole tree. `leaf` compiles one test and raises FilterError for an invalid
+    """Return the predicate for a tree. `leaf` compiles one test. It raises FilterError for an invalid
     test."""
     match expression:
         case None:
@@ -81,9 +81,11 @@ def derive_bounds(
     every: Callable[[list[T]], T],
     either: Callable[[list[T]], T],
 ) -> T | None:
-    """Return a statement that is true for all values that match a filter; None if there is no such statement.
-    `leaf`: the statement of one test; `every`: combines the statements of AND; `either`: combines the
-    statements of OR."""
+    """Return bounds that include all values that match a filter, such as a span of time; None = no bounds.
+
+    `leaf`: returns the bounds of one test. `every`: combines the bounds of the operands of AND. `either`:
+    combines the bounds of the operands of OR.
+    """
     match expression:
         case Comparison() | Term():
             return leaf(expression)
@@ -102,9 +104,11 @@ def derive_bounds(
 def record_filter(
     text: str, noun: str, texts: Mapping[str, Callable[[T], str]]
 ) -> Callable[[T], bool]:
-    """Return the predicate of a filter by labels (`labels.KEY`) and by these text fields of records. Field
-    names are accepted in both spellings. `noun`: the plural noun of the records. Raises InvalidRequest on
-    `filter`."""
+    """Return the predicate for a filter by labels (`labels.KEY`) and by these text fields of records.
+
+    Field names are accepted in both spellings. `noun`: the plural noun for the records in errors. Raises
+    InvalidRequest on `filter`.
+    """
 
     def compile_test(leaf: Comparison | Term) -> Callable[[T], bool]:
         if leaf.path[0] == "labels":
@@ -121,8 +125,8 @@ def record_filter(
 
 
 def text_test(comparison: Comparison, *, fold_case: bool = False) -> Callable[[str], bool]:
-    """Return the test of a text: `=` and `!=` compare complete texts, `:` searches for a part, or for a
-    pattern with `*`. Raises FilterError for other operators."""
+    """Return the test of a text. `=` and `!=` compare complete texts. `:` searches for a part of the text, or
+    for a pattern with `*`. Raises FilterError for other operators."""
     expected = comparison.value.casefold() if fold_case else comparison.value
 
     def fold(text: str) -> str:
@@ -145,8 +149,8 @@ def text_test(comparison: Comparison, *, fold_case: bool = False) -> Callable[[s
 
 
 def label_test(leaf: Comparison | Term) -> Callable[[Labels], bool]:
-    """Return the test of labels: `labels.k=v`, `labels.k:*`, `labels.k`, or `labels:k`, which also tests for
-    the key. Raises FilterError."""
+    """Return the test of labels: `labels.k=v`, `labels.k:*`, `labels.k` or `labels:k`. The last three forms
+    test whether the key exists. Raises FilterError."""
     if len(leaf.path) == 1:
         if isinstance(leaf, Term) or leaf.operator is not Operator.HAS:
             raise FilterError(
@@ -164,8 +168,8 @@ def label_test(leaf: Comparison | Term) -> Callable[[Labels], bool]:
 
 
 def time_test(comparison: Comparison) -> Callable[[int], bool]:
-    """Return the test of a time in nanoseconds since the epoch. `end_time:*` matches every set time; an unset
-    time (0) matches nothing. Raises FilterError."""
+    """Return the test of a time in nanoseconds since the epoch. The filter `end_time:*` matches if the time
+    is set. All other filters never match an unset time (0). Raises FilterError."""
     if _is_any(comparison):
         return bool
     test = ordered_test(comparison, parse_time(comparison.value))
@@ -173,8 +177,8 @@ def time_test(comparison: Comparison) -> Callable[[int], bool]:
 
 
 def span_of(comparison: Comparison) -> tuple[int, int] | None:
-    """Return the earliest time (inclusive) and the latest time (exclusive) that can pass the test of a time;
-    None if every time can. Raises FilterError."""
+    """Return the earliest time (inclusive) and the latest time (exclusive) that the test of a time accepts;
+    None = the test accepts all times. Raises FilterError."""
     if _is_any(comparison):
         return None
     time = parse_time(comparison.value)
@@ -201,7 +205,7 @@ def _is_any(comparison: Comparison) -> bool:
 
 
 def ranked_test(comparison: Comparison, ranks: Mapping[str, int]) -> Callable[[int], bool]:
-    """Return the test of a word's rank, such as a log severity's rank. Raises FilterError for an unknown
+    """Return the test of a word by its rank, such as a log severity. Raises FilterError for an unknown
     word."""
     rank = ranks.get(comparison.value.upper())
     if rank is None:
@@ -212,8 +216,8 @@ def ranked_test(comparison: Comparison, ranks: Mapping[str, int]) -> Callable[[i
 
 
 def parse_time(text: str) -> int:
-    """Return the nanoseconds since the epoch of an RFC 3339 time or date. The default offset is UTC. Times
-    outside ±LAST_TIME are clipped. Raises FilterError."""
+    """Return an RFC 3339 time or date in nanoseconds since the epoch. Without an offset, it is in UTC. Times
+    outside ±LAST_TIME are replaced by the limit. Raises FilterError."""
     match = _TIME_PATTERN.fullmatch(text.strip())
     if match is None:
         raise FilterError(f"{text!r} is not a time such as 2026-05-18T00:00:00Z")
@@ -230,7 +234,7 @@ def parse_time(text: str) -> int:
 
 
 def ordered_test(comparison: Comparison, expected: K) -> Callable[[K], bool]:
-    """Return the test of a value in its natural order."""
+    """Return the test of a value by the natural order of its type."""
     match comparison.operator:
         case Operator.EQUAL | Operator.HAS:
             return lambda value: value == expected

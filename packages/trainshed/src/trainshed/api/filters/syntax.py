@@ -1,8 +1,9 @@
-"""Parses filters to trees, with one grammar for the list filters of both training APIs and of Logging v2.
+"""Parses filters to trees. The list filters of both training APIs and the filters of Logging v2 have the same
+grammar.
 
-The grammar has `path OP value`, quoted or bare text, AND, OR, NOT (or `-`), parentheses, and value lists
-`path=(a OR b)`. Adjacent terms are joined by AND. OR binds tighter than AND, as in the public filter
-languages (facts/resources#vertex, spec/clients#log-pages). Other modules interpret the paths.
+The grammar consists of `path OP value`, quoted or bare text, AND, OR, NOT (or `-`), parentheses, and value
+lists `path=(a OR b)`. Adjacent terms are joined by AND. OR binds more tightly than AND, as in the public
+filter languages (facts/resources#vertex, spec/clients#log-pages). Other modules interpret the paths.
 """
 
 import re
@@ -15,17 +16,17 @@ from trainshed.core.patterns import Operator
 MAX_LENGTH = 20_000
 MAX_DEPTH = 50
 MAX_TESTS = 500
-"""Maximum number of comparisons and terms. Each is applied to every row that a request reads."""
+"""Maximum number of comparisons and terms in a filter. Each is applied to every row that a request reads."""
 
 
 class FilterError(ValueError):
-    """The text is not a valid filter or contains an unknown field. The message contains the correct form."""
+    """The text is not a valid filter, or contains an unknown field. The message contains a valid form."""
 
 
 class Comparison(Struct, frozen=True):
     """A path, an operator and a value."""
 
-    #: The dot-separated names without quotes and escapes.
+    #: The names in the path, which are separated by dots. Quotes and escapes are removed.
     path: tuple[str, ...]
     operator: Operator
     value: str
@@ -36,7 +37,7 @@ class Comparison(Struct, frozen=True):
 
 
 class Term(Struct, frozen=True):
-    """A path or a text without an operator: `labels.team`, `"out of memory"`."""
+    """A path or a text without an operator, such as `labels.team` or `"out of memory"`."""
 
     path: tuple[str, ...]
 
@@ -62,16 +63,19 @@ Expression = Comparison | Term | Not | And | Or
 _SPACE: Final = re.compile(r"\s*")
 _NAME: Final = re.compile(r"[^\s()=!<>:~\"'.,]+")
 _VALUE: Final = re.compile(r"[^\s()]+")
-# Not possessive: Python up to 3.11.4 (as in Debian 12) repeats possessive alternatives wrongly.
+# The quantifiers are not possessive, because Python up to 3.11.4 (as in Debian 12) repeats possessive
+# alternatives wrongly.
 _QUOTED: Final = re.compile(r"""(["'])((?:\\.|(?!\1)[^\\])*)\1""", re.DOTALL)
 _OPERATOR: Final = re.compile(r"\s*(!=|<=|>=|=~|!~|=|<|>|:)")
 _KEYWORD: Final = re.compile(r"\s*(AND|OR|NOT)(?=[\s()]|\Z)")
 
 
 def parse_filter(text: str, *, with_lists: bool = False) -> Expression | None:
-    """Return the tree of a filter, or None for an empty filter, which matches everything. Raises FilterError.
-    `with_lists`: accept lists as in the metadata service. `parents:"a","b"` and `in_context("a", "b")` become
-    one `:` comparison per value, joined by OR."""
+    """Return the tree of a filter, or None for an empty filter, which matches everything.
+
+    `with_lists`: accept lists, as the metadata service does. `parents:"a","b"` and `in_context("a", "b")`
+    become one `:` comparison per value, joined by OR. Raises FilterError.
+    """
     if len(text) > MAX_LENGTH:
         raise FilterError(f"the filter is longer than {MAX_LENGTH} characters. Split the request")
     if not text.strip():
@@ -83,8 +87,8 @@ def parse_filter(text: str, *, with_lists: bool = False) -> Expression | None:
 
 
 class _Parser:
-    """A recursive-descent parser over characters, because values such as 2026-01-01T00:00:00Z contain
-    operator characters."""
+    """A recursive-descent parser that reads single characters, because values such as 2026-01-01T00:00:00Z
+    contain operator characters."""
 
     def __init__(self, text: str, with_lists: bool) -> None:
         self._text = text
@@ -147,7 +151,7 @@ class _Parser:
         return Comparison(tuple(path), operator, self._value())
 
     def _value_list(self, path: tuple[str, ...], operator: Operator) -> Expression:
-        """Parse `severity=(ERROR OR WARNING)`. The comparison applies to each value."""
+        """Parse a value list, as in `severity=(ERROR OR WARNING)`. The comparison applies to each value."""
         comparisons: list[Expression] = [Comparison(path, operator, self._value())]
         kind: type[Or] | type[And] = Or
         while not self._is_group_end():
@@ -174,7 +178,8 @@ class _Parser:
         return self._text_of(_VALUE, "a value is expected")
 
     def _text_of(self, bare: re.Pattern[str], missing: str) -> str:
-        """Return the quoted or bare text at the current position, without escapes."""
+        """Return the quoted or bare text at the current position. Escapes are removed. `missing`: the error
+        without a text."""
         if self._text.startswith(('"', "'"), self._position):
             match = _QUOTED.match(self._text, self._position)
             if match is None:
@@ -219,13 +224,13 @@ class _Parser:
         return self._peek() in ("", ")")
 
     def _accept(self, character: str) -> bool:
-        """Skip the next character if it is this one, and return whether it is."""
+        """If the next character is this one, skip it. Return whether it was skipped."""
         is_next = self._peek() == character
         self._position += is_next
         return is_next
 
     def _peek(self) -> str:
-        """Skip whitespace and return the next character; "" at the end."""
+        """Skip whitespace. Return the next character without skipping it, or "" at the end."""
         space = _SPACE.match(self._text, self._position)
         self._position = space.end() if space else self._position
         return self._text[self._position : self._position + 1]

@@ -1,1 +1,2 @@
-"""Logging v2: `entries:list` of jobs' logs and timelines, `entries:write` to the calling program's log."""
+"""Logging v2: `entries:list` for logs and timelines of jobs, `entries:write` for the log of the calling
+program."""

@@ -1,16 +1,16 @@
 """Logging v2 `entries:list` and `entries:write` (facts/packaging#endpoints, spec/clients#log-pages).
 
-Lists contain the lines of replicas and of the service in one order. If the filter selects the audit log
-(`cloudaudit.googleapis.com/activity`), lists contain only the audit log, because readers of a job's log may
-lack the permission for the audit log.
+`entries:list` returns the lines of replicas and of the service, ordered by time. If the filter selects the
+audit log (`cloudaudit.googleapis.com/activity`), it returns only the audit log, because readers of a job's
+log may lack the permission for the audit log.
 
-Clients page by time and never see an entry that arrives before their position. A response about a running job
-therefore ends shortly before the current time, because recent lines of other replicas may not be in their
-files yet.
+Clients page by time. They never receive an entry whose time is before their position. The response about a
+running job therefore ends shortly before the current time, because recent lines of other replicas may not be
+in their files yet.
 
-Entries that a program writes with google-cloud-logging become lines of its own replica's log, in the order of
-arrival, with severity and payload. The program's names of logs, resources and times are dropped. Callers that
-are not programs cannot write entries.
+With `entries:write`, a program writes entries with google-cloud-logging. They become lines in the log of its
+own replica, in the order of arrival, with severity and payload. Log names, resources and times in the entries
+are ignored. Only programs can write entries.
 """
 
 import asyncio
@@ -69,46 +69,51 @@ from trainshed.wire import pool
 
 SERVICE_METHODS: Final = "google.logging.v2.LoggingServiceV2"
 _DIAGNOSTIC: Final = "logging.googleapis.com/diagnostic"
-"""The only payload field of an entry in which a client library identifies itself, once per program."""
+"""A payload field by which a client library identifies itself once per program. Its entry contains no other
+field."""
 _DEFAULT_PAGE_SIZE: Final = 50
 _MAX_PAGE_SIZE: Final = 1_000
 _SCAN_LIMIT: Final = 20_000
-"""Number of entries that one request reads. After that it returns a short page with a token."""
+"""Maximum number of entries that one request reads. Beyond it, the request returns a short page with a token.
+"""
 _MAX_PAGE_LENGTH: Final = 4 << 20
-"""Maximum number of characters in the lines of a page. The entry that exceeds the limit starts the next
-page."""
+"""Maximum number of characters in the lines of a page. The entry that would exceed the limit is the first
+entry of the next page."""
 _BATCH_SIZE: Final = 100
-"""Number of entries that are merged before the filter is applied to them outside the event loop."""
+"""Number of entries that are filtered together, outside the event loop."""
 _MAX_SEARCHED_JOBS: Final = 100
-"""Number of a project's newest jobs that are searched for a filter without a job."""
+"""If a filter specifies no job, this number of the project's newest jobs is searched."""
 Position = tuple[int, str]
 """Position of an entry: its time in nanoseconds and its insert ID."""
 _SETTLE_TIME: Final = 10**9
-"""Nanoseconds after which a written line is certainly in its file."""
+"""Maximum delay in nanoseconds until a written line is in its file."""
 _CHUNK_SIZE: Final = 1_000
 """Number of lines per read."""
 _FIRST_CHUNK_SIZE: Final = 50
-"""Number of lines of the first read of a job. Most of several jobs have no entry on the requested page."""
+"""Number of lines in the first read of a job. If several jobs are read, most of them have no entry on the
+requested page."""
 _CLIENT_MARGIN: Final = 8 * 10**9
-"""Nanoseconds. gcloud omits the last five seconds, in which late lines may still arrive, and a request takes
-some time. A requested end that is at most this old counts as such a margin."""
+"""Margin in nanoseconds. gcloud omits the last five seconds, because late lines may still arrive, and a
+request takes some time. If the requested end is not older than this margin, it is treated as such an
+omission."""
 
 
 class Span(Struct, frozen=True):
-    """The entries of a job to read: start <= time < end."""
+    """Selects entries of a job to read, with start <= time < end."""
 
     #: Start time in nanoseconds since the epoch.
     start: Nanos
     #: End time in nanoseconds since the epoch, exclusive.
     end: Nanos
-    #: Tasks whose entries are read; None = all tasks.
+    #: Tasks whose entries are selected; None = all tasks.
     tasks: frozenset[str] | None
-    #: Read only entries after this position in the direction of reading; None = all.
+    #: Select only entries after this position, in the direction of reading; None = all entries.
     after: Position | None
     descending: bool
 
     def narrowed_range(self) -> tuple[int, int]:
-        """Return start and end, narrowed by the position. Entries at exactly that time remain included."""
+        """Return start and end, narrowed by the position. Entries with exactly the time of the position
+        remain in the range."""
         if self.after is None:
             return self.start, self.end
         if self.descending:
@@ -172,7 +177,7 @@ async def list_(call: Call, request: Any) -> Message:
 
 
 def read_filter(request: Any) -> LogFilter:
-    """Return the filter of a request. Raises InvalidRequest."""
+    """Return the compiled filter of a request. Raises InvalidRequest."""
     try:
         return compile_log_filter(request.filter)
     except FilterError as error:
@@ -180,13 +185,16 @@ def read_filter(request: Any) -> LogFilter:
 
 
 async def write(call: Call, request: Any) -> Message:
-    """Write entries to the calling program's log. Returns when all lines are readable. Raises
-    FailedPrecondition for callers that are not programs, InvalidRequest and Unavailable."""
+    """Write entries to the log of the calling program.
+
+    Returns when readers can read all lines. Raises FailedPrecondition for callers that are not programs,
+    InvalidRequest, and Unavailable.
+    """
     program = call.principal.program
     if program is None:
         raise FailedPrecondition(
-            "Only programs of jobs can write log entries, and only to their own log. This is the token of "
-            "a user. Read entries with `trainshed jobs logs JOB` or entries:list."
+            "Only programs of jobs can write log entries, and only to their own log. The token of this "
+            "request belongs to a user. Read entries with `trainshed jobs logs JOB` or entries:list."
         )
     if not all(entry.log_name or request.log_name for entry in request.entries):
         text = "Set the log name in the request or in each entry: projects/PROJECT/logs/LOG."
@@ -221,7 +229,8 @@ HANDLERS: Final[Handlers] = {
 async def _search(
     entries: AsyncIterator[Entry], log_filter: LogFilter, size: int
 ) -> tuple[list[Entry], Position | None]:
-    """Return at most `size` matching entries, and the position of the last read entry; None at the end."""
+    """Return at most `size` matching entries, and the position of the last entry that was read; None = all
+    entries were read."""
     page: list[Entry] = []
     last: Position | None = None
     scanned = length = 0
@@ -255,7 +264,7 @@ async def _batches(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]:
 
 
 async def find_jobs(reader: Reader, projects: Sequence[str], log_filter: LogFilter) -> list[Work]:
-    """Return the jobs whose entries can match the filter."""
+    """Return the jobs whose entries may match the filter."""
     jobs: dict[JobUid, Work] = {}
     for project in projects:
         if log_filter.job_ids is None:
@@ -288,10 +297,13 @@ async def _named_jobs(reader: Reader, project: str, job_ids: Collection[str]) ->
 
 
 def _end(job: Work, log_filter: LogFilter, now: Nanos) -> int:
-    """Return the time before which a job's entries are listed. A finished job writes no late lines, so a
-    client's margin is ignored. `gcloud ai-platform jobs stream-logs` stops when it sees the end of a silent
-    job, and would never show the last five seconds (spec/clients#stream-logs). The public service publishes a
-    job's end one minute after its lines."""
+    """Return the time before which a job's entries are listed.
+
+    For a finished job, the margin of a client is ignored, because late lines are impossible. `gcloud
+    ai-platform jobs stream-logs` stops at the end of a silent job. With the margin, it would never show the
+    last five seconds (spec/clients#stream-logs). On the public service, the end of a job becomes visible only
+    one minute after its lines.
+    """
     if not job.state.is_final:
         return min(log_filter.end, now - _SETTLE_TIME)
     return log_filter.end if log_filter.end < now - _CLIENT_MARGIN else LAST_TIME
@@ -309,7 +321,7 @@ def _is_descending(order_by: str) -> bool:
 
 
 def requested_projects(request: Any) -> tuple[str, ...]:
-    """Return the project IDs in `resource_names` (`projects/P` or names below it) and `project_ids`. Raises
+    """Return the project IDs in `resource_names` (`projects/P` or longer names) and in `project_ids`. Raises
     InvalidRequest."""
     names: list[str] = list(request.resource_names)
     invalid = [name for name in names if not name.startswith("projects/") or name == "projects/"]
@@ -326,10 +338,10 @@ def requested_projects(request: Any) -> tuple[str, ...]:
 
 
 def _json_line(entry: Any, labels: dict[str, str]) -> str:
-    """Return an entry as a program would print it: one JSON object with `severity` and `message` for the
-    log."""
+    """Return an entry in the form in which a program would print it: a JSON object with `severity` and
+    `message`."""
     kind = entry.proto_payload.type_url.rpartition("/")[2]
-    entry.ClearField("proto_payload")  # Only the client has the message type.
+    entry.ClearField("proto_payload")  # The message type of this payload exists only in the client.
     public = wire_json.to_public(entry)
     content = {"severity": public.get("severity", "DEFAULT")}
     if kind:
@@ -357,13 +369,13 @@ def _content(entry: Any, public: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 _LIST: Final = "trainshed.v1.Audit.List"
 _AUDIT_PAGE_SIZE: Final = 1_000
 MAX_AUDIT_RECORDS: Final = 20_000
-"""Maximum number of audit records that one request reads, newest first."""
+"""Maximum number of audit records that one request reads, starting with the newest."""
 
 
 async def audit_entries(
     call: Call, project: str, span: Span, max_rows: int
 ) -> AsyncIterator[Entry]:
-    """Yield a project's newest `max_rows` audit records in `span`. Raises PermissionDenied."""
+    """Yield the newest `max_rows` audit records of a project in `span`. Raises PermissionDenied."""
     authorize(call.principal, _LIST, (project,))
     start, end = span.narrowed_range()
     rows: list[AuditRow] = []
@@ -386,8 +398,8 @@ async def audit_entries(
 
 
 async def job_entries(services: Services, job: Work, span: Span) -> AsyncIterator[Entry]:
-    """Yield all entries of a job in `span`: the lines of its replicas, or of a tuning job's trials, merged
-    with the service's own lines."""
+    """Yield all entries of a job in `span`: the service's own lines, merged with the lines of the replicas.
+    For a tuning job, these are the replicas of its trials."""
     sources: list[AsyncIterator[Entry]] = []
     match job:
         case Job():
@@ -412,7 +424,7 @@ async def job_entries(services: Services, job: Work, span: Span) -> AsyncIterato
 async def merge_entries(
     sources: Sequence[AsyncIterator[Entry]], *, descending: bool
 ) -> AsyncIterator[Entry]:
-    """Merge the entries of ordered sources by time and insert ID."""
+    """Merge the entries of several sources by time and insert ID. Each source must be ordered."""
     choose = max if descending else min
     heads: dict[int, Entry] = {}
     for index, source in enumerate(sources):
@@ -449,12 +461,12 @@ async def _line_entries(
             limit=limit,
             descending=span.descending,
         )
-        # Short pages are read without a delay, and there may be a hundred jobs, so other tasks must run in
+        # Reads of short pages do not wait, and there may be a hundred jobs. Allow other tasks to run in
         # between.
         await asyncio.sleep(0)
         for line in page.lines:
             if line.is_notice:
-                continue  # The timeline contains notices too, as the source of service entries.
+                continue  # The timeline contains notices too. They become service entries.
             entry = replica_entry(job_name, line, job.spec.trial)
             if span.contains(entry):
                 yield entry
@@ -472,7 +484,7 @@ async def _service_entries(services: Services, job: Work, span: Span) -> AsyncIt
 
 
 def matching_replicas(job: Job, tasks: frozenset[str] | None) -> frozenset[ReplicaId] | None:
-    """Return the replicas whose log contains these tasks; None = all."""
+    """Return the replicas whose logs contain these tasks; None = all replicas."""
     if tasks is None:
         return None
     writers = (*job.spec.replicas(), SERVICE)

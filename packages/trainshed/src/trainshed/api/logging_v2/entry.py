@@ -1,8 +1,8 @@
-"""A log entry and its conversion to the public message (facts/packaging#endpoints,
+"""A log entry, and its conversion to the public message (facts/packaging#endpoints,
 facts/lifecycle#service-lines).
 
-Entries are not stored. They are created from the lines of replicas, from the job's timeline (the service's
-own lines), and from the audit log.
+Entries are not stored. They are created from lines of replicas, from a job's timeline (the service's own
+lines), and from audit records.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,8 +37,8 @@ _PUBLIC_LINES: Final[Mapping[str, str]] = {
     "succeeded": "Job completed successfully.",
     "failed": "Job failed.",
 }
-"""Timeline kinds with a public line in the log. Entries of all other kinds are logged with their own
-message."""
+"""The public log lines of timeline entries, by kind. Timeline entries of all other kinds are logged with
+their own messages."""
 
 _SEVERITIES: Final[Mapping[str, Severity]] = {
     "notice": Severity.NOTICE,
@@ -63,18 +63,18 @@ _STATES_BY_KIND: Final[Mapping[str, JobState]] = {
     "failed": JobState.FAILED,
     "cancelled": JobState.CANCELLED,
 }
-"""The job's state after a timeline entry of these kinds."""
+"""The job's state after a timeline entry, by kind."""
 
 _VERDICT_SEVERITIES: Final[Mapping[object, Severity]] = {
     Effect.JOB_SUCCEEDS: Severity.INFO,
     Effect.REPLICA_DONE: Severity.INFO,
     Effect.JOB_CANCELLED: Severity.WARNING,
 }
-"""Severities of verdicts by effect. All other verdicts report a failure."""
+"""Severities of the timeline entries of verdicts, by effect. All other effects are failures."""
 
 
 class Source(Struct, frozen=True):
-    """The common fields of all entries of one task or of the audit log."""
+    """The fields that all entries of one task, or of the audit log, have in common."""
 
     log_name: str
     resource_type: str
@@ -84,7 +84,8 @@ class Source(Struct, frozen=True):
 
 @lru_cache(1024)
 def task_source(job: JobName, task: str, trial: str | None = None) -> Source:
-    """Return the source of a job's task. `trial`: the trial's number in the log of a tuning job."""
+    """Return the source of the entries of a job's task. `trial`: the trial's number, in the log of a tuning
+    job."""
     labels = {"ml.googleapis.com/job_id": job.job_id, "ml.googleapis.com/task_name": task}
     return Source(
         f"projects/{job.project_id}/logs/ml.googleapis.com%2F{quote(task, safe='')}",
@@ -95,7 +96,7 @@ def task_source(job: JobName, task: str, trial: str | None = None) -> Source:
 
 
 class Entry(Struct, frozen=True):
-    """A log entry. Entries of one job are ordered by `time`, then by `insert_id` as text."""
+    """A log entry. The entries of a job are ordered by `time`, then by `insert_id` as text."""
 
     source: Source
     #: Time of the entry in nanoseconds since the epoch.
@@ -103,12 +104,12 @@ class Entry(Struct, frozen=True):
     insert_id: str
     severity: Severity
     text: str
-    #: The fields of a JSON line, or the AuditLog message of an audit record in its public form.
+    #: The fields of a JSON line, or the public form of an audit record's AuditLog message.
     payload: dict[str, Any] | None = None
-    #: Labels in addition to the source's labels, which take precedence.
+    #: Additional labels. If the source has the same label, its value is used.
     own_labels: dict[str, str] = {}
-    #: Additional fields in public JSON, such as `httpRequest`. Clients see its `insertId` instead of the
-    #: internal one.
+    #: Additional fields in public JSON, such as `httpRequest`. If they contain `insertId`, clients see it
+    #: instead of `insert_id`.
     fields: dict[str, Any] = {}
 
     @property
@@ -125,7 +126,7 @@ class Entry(Struct, frozen=True):
 
 
 def replica_entry(name: JobName, line: LogLine, trial: str | None = None) -> Entry:
-    """Return the entry of a replica's line for the job `name`."""
+    """Return the entry for a line of a replica of the job `name`."""
     source = task_source(name, log_task_name(name.api, line.replica), trial)
     payload, labels, fields = line.payload, dict[str, str](), dict[str, Any]()
     if payload is not None:
@@ -140,11 +141,11 @@ _SERVICE_NAMES: Final = {
     "credentials": "iamcredentials",
     "resourcemanager": "cloudresourcemanager",
 }
-"""Names of services whose method names contain another name."""
+"""Services whose method names contain the name of another service, with that name."""
 
 
 def audit_entry(row: AuditRow) -> Entry:
-    """Return the log entry of an audit record."""
+    """Return the log entry for an audit record."""
     record = row.record
     # `google.cloud.ml.v1.JobService.CreateJob` belongs to `ml.googleapis.com`.
     words = record.method.split(".")
@@ -178,15 +179,15 @@ def audit_entry(row: AuditRow) -> Entry:
 
 
 def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry, ...]:
-    """Return the service's own lines in strictly ascending time. An entry that is not later than its
-    predecessor moves after it."""
+    """Return entries for the service's own lines, in strictly ascending order of time. An entry that is not
+    later than its predecessor is moved to the next nanosecond."""
     entries: list[Entry] = []
     source = task_source(job.name, SERVICE_TASK)
     labels, is_ml = {"ml.googleapis.com/endpoint": ""}, job.name.api is Api.ML
     if is_ml:
         labels[_STATE_LABEL] = JobState.QUEUED
     last, first_time = 0, timeline[0].at if timeline else 0
-    # The first line of a log shows substitutions of requested resources (spec/runtimes#substitutes).
+    # The first line of a log shows by what the requested resources were replaced (spec/runtimes#substitutes).
     for event in sorted(
         timeline, key=lambda event: event.kind != "notice" or event.at != first_time
     ):
@@ -194,7 +195,7 @@ def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry
             labels = {**labels, _STATE_LABEL: _STATES_BY_KIND[event.kind]}
         for text in _texts(event):
             last = max(event.at, last + 1)
-            # "-" sorts before the digits in a replica's insert ID (`LogLine.insert_id`).
+            # "-" sorts before the digits that follow in a replica's insert ID (`LogLine.insert_id`).
             insert_id = f"{job.uid:016x}-{len(entries):020x}"
             severity = _SEVERITIES.get(event.kind, Severity.INFO)
             if event.kind == "verdict":
@@ -217,7 +218,7 @@ def message(entry: Entry) -> Message:
     if entry.payload is None:
         view.text_payload = entry.text
     elif source.resource_type == RESOURCE_TYPE:
-        # An entry of a JSON line keeps its fields together with `message`.
+        # The payload of a JSON line contains its fields and `message`.
         view.json_payload.update({"message": entry.text, **entry.payload})
     else:
         view.proto_payload.Pack(wire_json.from_public(_AUDIT_MESSAGE, entry.payload))

@@ -1,7 +1,7 @@
-"""Log filters: the jobs, tasks and time span to read, and further conditions on lines.
+"""Compiles log filters to the jobs, tasks and time span to read, and to a test of entries.
 
 Accepts the filters of `stream-logs` and `gcloud logging read` (spec/clients#log-pages): resource, labels,
-timestamp, insertId, severity, payloads, text. As in the public language, text comparisons ignore case.
+timestamp, insertId, severity, payloads and text. Text comparisons ignore case, as in the public language.
 """
 
 from collections.abc import Callable
@@ -38,30 +38,31 @@ EntryTest = Callable[[Entry], bool]
 _ALL_TIMES: Final = (0, LAST_TIME)
 _RANKS: Final = {severity.value: rank for rank, severity in enumerate(Severity)}
 _RESOURCE_TYPES: Final = frozenset({RESOURCE_TYPE, "cloudml_job"})
-"""Both names of the resource type. Old clients also use the second name."""
+"""The resource type in two spellings. Old clients use the second one."""
 _FIELDS: Final = frozenset(FIELDS.values()) - {"insertId"}
 _AUDIT_LOG_NAME: Final = "cloudaudit"
-"""Part of the audit log's name. The operator `:` matches parts of names."""
+"""The part of the audit log's name that identifies it. The operator `:` can match parts of a name."""
 
 
 class LogFilter(Struct, frozen=True):
-    """A compiled filter: the test of entries, and limits outside which no entry can match."""
+    """A compiled filter: a test of entries, and limits that all matching entries meet."""
 
-    #: IDs of jobs that can match; None = any.
+    #: IDs of the jobs that may have matching entries; None = all jobs.
     job_ids: frozenset[str] | None
-    #: Tasks that can match; None = any.
+    #: Tasks that may have matching entries; None = all tasks.
     tasks: frozenset[str] | None
-    #: Nanoseconds since the epoch.
+    #: Start of the time span in nanoseconds since the epoch.
     start: Nanos
-    #: Nanoseconds since the epoch; exclusive.
+    #: End of the time span in nanoseconds since the epoch, exclusive.
     end: Nanos
-    #: The test of an entry, without upper time bounds of the whole filter, which `end` covers.
+    #: The test of an entry. It omits upper time limits that apply to the whole filter, because `end` contains
+    #: them.
     passes: EntryTest
     is_audit: bool
 
 
 def compile_log_filter(text: str) -> LogFilter:
-    """Compile a filter. Raises FilterError."""
+    """Return a compiled filter. Raises FilterError."""
     tree = parse_filter(text)
     start, end = derive_bounds(tree, _time_span, _intersection, _union) or _ALL_TIMES
     return LogFilter(
@@ -86,7 +87,8 @@ def _leaf(leaf: Comparison | Term) -> EntryTest:
             is_matching_severity = ranked_test(leaf, _RANKS)
             return lambda entry: is_matching_severity(_RANKS[entry.severity.value])
         case ("insertId",) | ("insert_id",):
-            # Insert IDs are ordered as text, which clients use to continue within one timestamp.
+            # Insert IDs are compared as text. Clients use this comparison to continue after an entry with the
+            # same timestamp.
             ordered = ordered_test(leaf, leaf.value)
             return lambda entry: ordered(entry.public_id)
         case ("jsonPayload" | "json_payload" | "protoPayload" | "proto_payload", *path) if (
@@ -108,11 +110,11 @@ def _leaf(leaf: Comparison | Term) -> EntryTest:
 
 
 def _text_field(leaf: Comparison) -> Callable[[Entry], str | None]:
-    """Return a function that reads a path's value from an entry, or None if the entry has no such value.
+    """Return a function that returns the value of a path in an entry, or None if the entry has no such value.
     Raises FilterError for an unknown path."""
     match leaf.path:
         case ("resource", "type"):
-            # An entry of a job matches both names of the resource type.
+            # Both spellings of the resource type match an entry of a job.
             kind = leaf.value if leaf.value in _RESOURCE_TYPES else RESOURCE_TYPE
             kinds = {RESOURCE_TYPE: kind}
             return lambda entry: kinds.get(entry.source.resource_type, entry.source.resource_type)
@@ -137,8 +139,8 @@ def _text_field(leaf: Comparison) -> Callable[[Entry], str | None]:
 def _field(
     leaf: Comparison, path: tuple[str, ...], read: Callable[[Entry], dict[str, Any] | None]
 ) -> EntryTest:
-    """Return the test of a value at a path in an entry's JSON. Numbers are compared as numbers, all other
-    values as text."""
+    """Return the test of the value at a path in an entry's JSON. A numeric comparison compares numbers. All
+    other comparisons compare texts."""
     absent = leaf.operator is Operator.NOT_EQUAL
     if absent or leaf.operator in (Operator.EQUAL, Operator.HAS):
         test = text_test(leaf, fold_case=True)
@@ -160,7 +162,7 @@ def _field(
     def in_order(entry: Entry) -> bool:
         value = _value_at_path(read(entry), path)
         if isinstance(value, str) and value.isdecimal():
-            value = int(value)  # A 64-bit integer in JSON is text.
+            value = int(value)  # JSON represents a 64-bit integer as text.
         return isinstance(value, int | float) and ordered(value)
 
     return in_order
@@ -174,7 +176,7 @@ def _value_at_path(payload: Any, path: tuple[str, ...]) -> Any:
 
 
 Span = tuple[int, int]
-"""A half-open span of time, outside which no entry can match."""
+"""A half-open span of time that contains all matching entries."""
 
 
 def _intersection(spans: list[Span]) -> Span:
@@ -186,7 +188,7 @@ def _union(spans: list[Span]) -> Span:
 
 
 def _without_end(tree: Expression | None) -> Expression | None:
-    """Return the filter without the upper time bounds of the whole filter."""
+    """Return the filter without upper time limits that apply to the whole filter."""
     match tree:
         case Comparison(path=("timestamp",), operator=Operator.LESS | Operator.LESS_EQUAL):
             return None
@@ -202,7 +204,7 @@ def _time_span(leaf: Comparison | Term) -> Span | None:
 
 
 def _selects_audit(leaf: Comparison | Term) -> bool | None:
-    """Return True if the test selects the audit log, or None."""
+    """Return True if the test selects the audit log; otherwise None."""
     if isinstance(leaf, Term) or leaf.operator not in (Operator.EQUAL, Operator.HAS):
         return None
     is_named = leaf.name in ("logName", "log_name") and _AUDIT_LOG_NAME in leaf.value.casefold()
@@ -210,7 +212,7 @@ def _selects_audit(leaf: Comparison | Term) -> bool | None:
 
 
 def _values(tree: Expression | None, name: str) -> frozenset[str] | None:
-    """Return the values that field `name` must have; None if the filter does not restrict it."""
+    """Return the values that the filter allows for the field `name`; None = all values."""
 
     def value(leaf: Comparison | Term) -> frozenset[str] | None:
         if isinstance(leaf, Term) or leaf.operator is not Operator.EQUAL:

@@ -20,13 +20,13 @@ FIELDS: Final[Mapping[str, str]] = {
     f"{_PREFIX}trace": "trace",
     f"{_PREFIX}trace_sampled": "traceSampled",
 }
-"""Fields of the entry by member of the JSON line."""
+"""Fields of the log entry, by member of the JSON line."""
 ENTRY: Final = "google.logging.v2.LogEntry"
 
 
 def split_fields(payload: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
-    """Return the payload without its special fields, the labels, and the other special fields in public JSON.
-    Values of a wrong type and unknown members remain in the payload."""
+    """Return the payload without its special fields, the labels, and all other special fields in public JSON.
+    Members with a wrong type and unknown members remain in the payload."""
     if LABELS not in payload and payload.keys().isdisjoint(FIELDS):
         return payload, {}, {}
     remaining = dict(payload)
@@ -54,8 +54,8 @@ def _labels(value: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _split_members(name: str, value: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the known members of a field's value, and the unknown members. An empty string counts as no
-    value, as in Google's handlers."""
+    """Return the known members and the unknown members of a field's value. An empty string counts as no
+    value, as in Google's log handlers."""
     plan = plans.plan_of(pool.message_descriptor(ENTRY)).by_key[name].value
     if plan.message is None or not isinstance(value, dict):
         return (None if value == "" else value), {}

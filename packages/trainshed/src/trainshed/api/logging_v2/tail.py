@@ -1,8 +1,8 @@
-"""Logging v2 `TailLogEntries`: a stream of the entries of jobs from now on (facts/packaging#tail).
+"""Logging v2 `TailLogEntries`: a stream of the new entries of jobs (facts/packaging#tail).
 
-Notices of jobs wake a session, so it never polls. The session reads new lines and timeline entries, and
-returns each entry after the buffer window, in order of time. Entries stay in the log until the client reads
-them, so no entry is ever suppressed.
+A session does not poll: notices of jobs wake it. It reads new lines and timeline entries, and returns each
+entry after the buffer window, in order of time. It reads no further while the client reads slowly. Therefore
+no entry is ever suppressed.
 """
 
 import asyncio
@@ -38,28 +38,28 @@ from trainshed.core.works import Work
 from trainshed.wire import pool
 
 MAX_SESSIONS: Final = 100
-"""Maximum number of sessions of one project at a time."""
+"""Maximum number of open sessions per project."""
 _DEFAULT_WINDOW: Final = 2.0
-"""Buffer window in seconds of a request without one."""
+"""Buffer window in seconds of a request that specifies none."""
 _MAX_WINDOW: Final = 60.0
 """Maximum buffer window in seconds."""
 MAX_BUFFER: Final = 10_000
 """Maximum number of entries in the buffer. If the buffer is full, the earliest entries are returned before
-their window ends."""
+the end of their window."""
 _CHUNK_SIZE: Final = 1_000
-"""Number of lines per read of a job, and maximum number of entries in a response."""
+"""Maximum number of lines per read of a job, and of entries per response."""
 _MAX_IGNORED_JOBS: Final = 10_000
 _MAX_DONE_JOBS: Final = 100_000
-"""Maximum number of finished jobs that a session remembers."""
+"""Maximum number of finished jobs whose UIDs a session remembers."""
 _RECHECK_INTERVAL: Final = 600.0
-"""Seconds after which a session without notices reads again."""
+"""A session without notices checks for new entries after this number of seconds."""
 _EXECUTOR: Final = ThreadPoolExecutor(1, "tailing")
 sessions: Final[Counter[str]] = Counter()
-"""Number of open sessions by project."""
+"""Number of open sessions, by project."""
 
 
 async def tail(call: Call, request: Any) -> AsyncGenerator[Message]:
-    """Return the responses of a session. Raises InvalidRequest and ResourceExhausted."""
+    """Start a session and return its responses. Raises InvalidRequest and ResourceExhausted."""
     projects = requested_projects(request)
     log_filter = read_filter(request)
     faults = Faults()
@@ -88,14 +88,16 @@ class _TailedJob(Struct):
     """A job whose entries a session returns."""
 
     work: Work
-    #: The job's name in the entries of its lines.
+    #: The job name that the entries of its lines contain.
     job_name: JobName
     trial: str | None
-    #: Replicas whose lines the session returns; None = all replicas.
+    #: The replicas whose lines the session returns; None = all replicas.
     replicas: frozenset[ReplicaId] | None
     has_service_lines: bool
-    seen: dict[ReplicaId, tuple[int, int]] = field(default_factory=dict[ReplicaId, tuple[int, int]])
-    #: Number of service lines that were read.
+    positions: dict[ReplicaId, tuple[int, int]] = field(
+        default_factory=dict[ReplicaId, tuple[int, int]]
+    )
+    #: Number of the job's service lines that were already read.
     service_lines: int = 0
 
 
@@ -119,7 +121,7 @@ async def _responses(
 
 
 class _Session:
-    """The state of one session."""
+    """The state of a session."""
 
     def __init__(
         self, services: Services, projects: Sequence[str], log_filter: LogFilter, window: float
@@ -130,23 +132,23 @@ class _Session:
         self._window = window
         self._since = max(services.now(), log_filter.start)
         self._loop = asyncio.get_running_loop()
-        #: Number of the last notice before the last read.
+        #: Number of the newest notice at the last read.
         self._notice = services.notices.latest
         self._jobs: dict[JobUid, _TailedJob] = {}
-        #: Jobs that do not belong to this session.
+        #: UIDs of jobs whose entries do not belong to this session.
         self._ignored: set[JobUid] = set()
-        #: Finished jobs whose entries were read.
+        #: UIDs of finished jobs whose entries were all read.
         self._done: set[JobUid] = set()
-        #: Jobs with unread lines.
+        #: UIDs of jobs that may have unread lines.
         self._unread: set[JobUid] = set()
-        #: Entries by time and insert ID.
+        #: Entries in a heap, ordered by time and insert ID.
         self._buffer: list[tuple[tuple[Nanos, str], int, Entry]] = []
         self._numbers = count()
-        #: End of an entry's window, by the loop's clock, with the entry's position.
+        #: The end of each entry's window by the event loop's clock, with the entry's position.
         self._ends: deque[tuple[float, tuple[Nanos, str]]] = deque()
 
     async def read(self) -> None:
-        """Read new entries into the buffer until it is full."""
+        """Read new entries into the buffer, until the buffer is full."""
         notices = self._services.notices
         latest, changed_uids = notices.latest, notices.since(self._notice)
         if changed_uids is None:
@@ -163,11 +165,11 @@ class _Session:
                 self._unread.discard(uid)
                 if (
                     job.work.state.is_final
-                ):  # The last lines can be read before the end is published.
+                ):  # The last lines are readable before the end of the job is published.
                     self._finish(uid)
 
     def due(self) -> Iterator[Entry]:
-        """Yield the entries whose window has ended, and earlier entries, in order of time."""
+        """Yield the entries whose window has ended, and all earlier entries, in order of time."""
         now, last = self._loop.time(), None
         while self._ends and self._ends[0][0] <= now:
             _, position = self._ends.popleft()
@@ -178,7 +180,7 @@ class _Session:
             yield heapq.heappop(self._buffer)[2]
 
     async def wait(self) -> None:
-        """Wait until there may be entries to read or to return."""
+        """Wait until there may be entries to read or to yield."""
         if self._unread:
             return
         left = self._ends[0][0] - self._loop.time() if self._ends else _RECHECK_INTERVAL
@@ -192,7 +194,7 @@ class _Session:
             self._done = set(sorted(self._done)[_MAX_DONE_JOBS // 2 :])
 
     async def _read_job(self, job: _TailedJob) -> bool:
-        """Read new entries of a job and return whether it may have more."""
+        """Read new entries of a job. Return whether the job may have more."""
         if job.has_service_lines:
             timeline = await self._services.reader.timeline(job.work.uid)
             linked = [with_links(self._services, job.work, entry) for entry in timeline]
@@ -206,16 +208,18 @@ class _Session:
         return lines == _CHUNK_SIZE
 
     def _lines(self, job: _TailedJob) -> tuple[list[Entry], int]:
-        """Return the matching entries of a job's next lines, and the number of these lines. Blocks."""
+        """Return the entries of a job's next lines that match, and the number of lines that were read.
+        Blocks."""
         entries: list[Entry] = []
         lines = 0
         new_lines = self._services.logs.new_entries(
-            job.work.uid, job.seen, self._since, job.replicas
+            job.work.uid, job.positions, self._since, job.replicas
         )
         for stored, source in new_lines:
             line = source.line(stored)
-            job.seen[line.replica] = (line.attempt, line.n)
-            # The timeline contains notices too, as the source of service lines.
+            job.positions[line.replica] = (line.attempt, line.n)
+            # A notice in the log is omitted, because the timeline contains it too, and it becomes a service
+            # line.
             if not line.is_notice and self._passes(
                 entry := replica_entry(job.job_name, line, job.trial)
             ):
@@ -235,7 +239,7 @@ class _Session:
             self._ends.append((end, entry.position))
 
     async def _find_job(self, uid: JobUid) -> _TailedJob | None:
-        """Return a job that may have entries for this session, or None."""
+        """Return the job with this UID, or None if it cannot have entries for this session."""
         if uid in self._ignored or uid in self._done:
             return None
         try:
@@ -244,7 +248,7 @@ class _Session:
             self._jobs.pop(uid, None)
             return None
         if (job := self._jobs.get(uid)) is not None:
-            job.work = work  # The job's links and state may have changed.
+            job.work = work  # The state and the links of the job may have changed.
         elif (job := self._new_job(work)) is not None:
             self._jobs[uid] = job
         else:
@@ -260,7 +264,7 @@ class _Session:
             return None
         parent = work.parent if isinstance(work, Job) else None
         own_ids = {work.name.job_id, str(work.uid)}
-        # Trials are listed as part of their tuning job, unless the filter selects a trial.
+        # Entries of a trial are returned as entries of its tuning job, unless the filter selects the trial.
         is_trial = parent is not None and parent.trial > 0 and not (ids and own_ids & ids)
         name = parent.name if parent is not None and is_trial else work.name
         if ids is not None and not ({name.job_id} | (set() if is_trial else own_ids)) & ids:

@@ -1,1 +1,2 @@
-"""Functions that the APIs share for jobs, studies and operations, with records instead of messages."""
+"""Functions for jobs, studies and operations that both training APIs use. They work with records instead of
+messages."""

@@ -1,9 +1,9 @@
-"""Functions that both APIs share for a job, tuning job or pipeline in a request: parse its name, find, cancel
-and delete it, and return its position in the queue.
+"""Functions that both training APIs use for the job, tuning job or pipeline in a request: parse its name,
+find, cancel and delete it, and return its position in the queue.
 
-Jobs that were created with `enableWebAccess` show links to shells while they run (`webAccessUris`,
-facts/resources). A link works for every holder, so only callers who may open shells receive links of their
-own. Programs can read the jobs of their project, but receive no links.
+Jobs that were created with `enableWebAccess` contain links to shells while they run (`webAccessUris`,
+facts/resources). Everyone with a link can use it. Therefore only callers who may open shells receive links.
+Programs may read the jobs of their project, but never receive links.
 """
 
 import json
@@ -49,14 +49,15 @@ RESOURCE_NAMES: Final[Mapping[Collection, str]] = {
     Collection.TUNING_JOBS: "HyperparameterTuningJob",
     Collection.PIPELINES: "TrainingPipeline",
 }
-"""The name of a resource of each collection in public texts."""
+"""The noun for a resource of each collection, as in public error texts."""
 
 Kind = TypeVar("Kind", bound=Work)
 _UID_DIGITS = 19
 
 
 def read_job_name(text: str, *, field: str = "name") -> JobName:
-    """Return the job name of either API in `field`. Raises InvalidRequest for other text."""
+    """Return the job name in `field`, which may be from either API. Raises InvalidRequest for any other
+    text."""
     try:
         return JobName.parse(text)
     except ValueError as error:
@@ -65,7 +66,7 @@ def read_job_name(text: str, *, field: str = "name") -> JobName:
 
 def read_vertex_name(text: str, collection: Collection) -> JobName:
     """Return the name of a resource in `collection`. Raises InvalidRequest for an invalid name, and NotFound
-    for a name of another collection."""
+    for a name in another collection."""
     name = read_job_name(text)
     if name.api is not Api.VERTEX:
         other = "an ml v1 job"
@@ -79,14 +80,14 @@ def read_vertex_name(text: str, collection: Collection) -> JobName:
 
 
 async def read_work(reader: Reader, name: JobName, kind: type[Kind]) -> tuple[Kind, str]:
-    """Return the stored job, tuning job or pipeline with this name, and its etag. Raises NotFound, also for
-    another kind."""
+    """Return the stored job, tuning job or pipeline with this name, and its etag. Raises NotFound if it does
+    not exist or is of another kind."""
     work, etag = await reader.job(name)
     return require_kind(work, kind), etag
 
 
 def require_kind(work: Work, kind: type[Kind]) -> Kind:
-    """Return the job, tuning job or pipeline if it is of this kind. Raises NotFound otherwise."""
+    """Return the job, tuning job or pipeline if it is of this kind; otherwise raise NotFound."""
     if not isinstance(work, kind):
         is_ml = work.name.api is Api.ML
         word = "job of the ml v1 API" if is_ml else RESOURCE_NAMES[work.name.collection]
@@ -95,9 +96,11 @@ def require_kind(work: Work, kind: type[Kind]) -> Kind:
 
 
 async def find_work(reader: Reader, target: str, projects: Sequence[str] = ()) -> tuple[Work, str]:
-    """Find a job, tuning job or pipeline by full name, uid, or job ID, and return it with its etag.
-    `projects`: limits uids and job IDs to these projects; empty = all. The newest match of a job ID is
-    returned. Raises NotFound."""
+    """Find a job, tuning job or pipeline by full name, UID or job ID. Return it with its etag.
+
+    `projects`: the projects in which UIDs and job IDs are searched; empty = all projects. If several jobs
+    have the ID, the newest is returned. Raises NotFound.
+    """
     if "/" in target:
         return await reader.job(read_job_name(target, field="job"))
     with suppress(NotFound):
@@ -106,8 +109,8 @@ async def find_work(reader: Reader, target: str, projects: Sequence[str] = ()) -
 
 
 async def find_by_uid(reader: Reader, text: str, projects: Sequence[str] = ()) -> tuple[Work, str]:
-    """Return the job, tuning job or pipeline with this uid, and its etag. `projects`: limits the search;
-    empty = all. Raises NotFound, also for an invalid uid."""
+    """Return the job, tuning job or pipeline with this UID, and its etag. `projects`: the projects to search;
+    empty = all projects. Raises NotFound, also for an invalid UID."""
     is_uid = text.isascii() and text.isdecimal() and len(text) <= _UID_DIGITS
     try:
         return await reader.job_by_uid(JobUid(int(text) if is_uid else 0), projects)
@@ -116,8 +119,9 @@ async def find_by_uid(reader: Reader, text: str, projects: Sequence[str] = ()) -
 
 
 async def find_job(reader: Reader, target: str) -> tuple[Job, str]:
-    """Find a job with replicas and return it with its etag. For a pipeline, return its job. Raises NotFound,
-    and FailedPrecondition for a tuning job, with the name of a job to use instead."""
+    """Find a job that has replicas, and return it with its etag. If `target` is a pipeline, return the
+    pipeline's job. Raises NotFound. Raises FailedPrecondition for a tuning job; the message contains the name
+    of a job to use instead."""
     work, etag = await find_work(reader, target)
     if isinstance(work, Pipeline):
         try:
@@ -137,7 +141,7 @@ async def find_job(reader: Reader, target: str) -> tuple[Job, str]:
 
 
 async def _trial_job_advice(reader: Reader, work: TuningJob) -> str:
-    """Return a sentence with the name of a trial's job: a running job, or the newest."""
+    """Return a sentence with the name of a trial's job, which is running or the newest."""
     jobs = await descendant_jobs(reader, work.uid)
     if not jobs:
         return "No trial has started yet. Try again later."
@@ -149,7 +153,7 @@ async def _trial_job_advice(reader: Reader, work: TuningJob) -> str:
 
 async def descendant_jobs(reader: Reader, uid: JobUid) -> list[Job]:
     """Return all jobs with replicas that a tuning job or pipeline has created, directly or indirectly, oldest
-    first."""
+    job first."""
     jobs: list[Job] = []
     for child in await reader.children(uid):
         jobs += [child] if isinstance(child, Job) else await descendant_jobs(reader, child.uid)
@@ -157,7 +161,7 @@ async def descendant_jobs(reader: Reader, uid: JobUid) -> list[Job]:
 
 
 def with_link(services: Services, work: Kind) -> Kind:
-    """Return a job, tuning job or pipeline with a link to this service's pages in its error."""
+    """Return a job, tuning job or pipeline whose error contains a link to this service's pages."""
     if work.error is None:
         return work
     message = _add_link(services, work, work.error.message)
@@ -165,7 +169,7 @@ def with_link(services: Services, work: Kind) -> Kind:
 
 
 def with_links(services: Services, work: Work, entry: TimelineEntry) -> TimelineEntry:
-    """Return a timeline entry with a link to this service's pages."""
+    """Return a timeline entry whose message contains a link to this service's pages."""
     message = _add_link(services, work, entry.message)
     return entry if message == entry.message else replace(entry, message=message)
 
@@ -175,8 +179,9 @@ def _add_link(services: Services, work: Work, message: str) -> str:
 
 
 async def cancel_work(services: Services, principal: Principal, work: Work) -> None:
-    """Store a request to cancel a job, tuning job or pipeline, and notify the controller. May be repeated.
-    Raises NotFound, FailedPrecondition, and PermissionDenied for a program that has not created the job."""
+    """Store a request to cancel a job, tuning job or pipeline, and notify the controller. The request may be
+    repeated. Raises NotFound and FailedPrecondition. Raises PermissionDenied for a program that has not
+    created the job."""
     actor = await actor_of(services.reader, principal)
     await check_cancel(services.reader, actor, work)
     request = CancelRequested(CancelCause.USER, services.now(), actor)
@@ -184,8 +189,8 @@ async def cancel_work(services: Services, principal: Principal, work: Work) -> N
 
 
 async def delete_for_user(services: Services, name: JobName) -> Operation:
-    """Delete a finished job, tuning job or pipeline with its log, curves and autopsies, and return the
-    finished operation. Raises NotFound, and FailedPrecondition if it is still running."""
+    """Delete a finished job, tuning job or pipeline with its log, curves and autopsies. Return the finished
+    operation. Raises NotFound, and FailedPrecondition if it has not finished."""
     record = finished_operation(services, OperationKind.DELETE, str(name))
     uid = await services.intake.delete_job(name, record)
     services.notices.publish(uid)
@@ -194,7 +199,7 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
     try:
         await services.logs.remove(uid)
     except OSError as error:
-        # The job is deleted and its uid is never reused, so the remaining log only occupies disk space.
+        # The job is deleted, and its UID is never used again. The remaining log only occupies disk space.
         _log.warning("the log of the deleted job %s could not be deleted: %s", name, error)
     try:
         await services.points.forget((uid,))
@@ -204,7 +209,7 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
         try:
             await services.shells.delete_autopsy(uid, autopsy.attempt, autopsy.replica)
         except (terminals.TerminalRefused, Unavailable) as refused:
-            # A user has an open shell in the autopsy. It is deleted after its retention time.
+            # A user has an open shell in the autopsy. It is deleted at the end of its retention period.
             _log.warning(
                 "an autopsy of the deleted job %s could not be deleted yet: %s", name, refused
             )
@@ -212,14 +217,15 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
 
 
 def queue_position(capacity: CapacityView, work: Work) -> int:
-    """Return the position of a QUEUED job in the queue, 1 = next; 0 for all others (facts/resources#ml)."""
+    """Return the position of a QUEUED job in the queue, starting at 1. Return 0 in all other states
+    (facts/resources#ml)."""
     is_waiting = isinstance(work, Job) and work.state is JobState.QUEUED
     return capacity.position(work.uid) if is_waiting else 0
 
 
 async def check_cancel(reader: Reader, actor: Actor, work: Work) -> None:
-    """Raise PermissionDenied for a program unless the job to cancel is the program's own job or was created
-    by it, directly or through its jobs. Users may cancel all jobs."""
+    """Check that the caller may cancel a job. A program may cancel its own job, and jobs that its job has
+    created directly or through other jobs. Users may cancel all jobs. Raises PermissionDenied."""
     if actor.job is None:
         return
     ancestor: Work | None = work
@@ -229,14 +235,14 @@ async def check_cancel(reader: Reader, actor: Actor, work: Work) -> None:
         ancestor = await _creating_job(reader, ancestor)
     creator = work.creator if work.creator is not None else "another user"
     raise PermissionDenied(
-        f"{actor.email} may cancel its own job, {actor.job.name}, and jobs that this job created. {creator} "
-        f"created {work.name}. Ask its owner or another user of this project to cancel it."
+        f"{actor.email} may cancel only its own job, {actor.job.name}, and jobs that this job has created. "
+        f"{creator} created {work.name}. Ask a user of this project to cancel {work.name}."
     )
 
 
 async def _creating_job(reader: Reader, work: Work) -> Work | None:
-    """Return the job whose program created this job or its parent; None if a user created it or the creating
-    job was deleted."""
+    """Return the job whose program has created this job or its parent. Return None if a user created it or
+    the creating job was deleted."""
     if work.creator is None or work.creator.job is None:
         return None
     try:
@@ -248,12 +254,12 @@ async def _creating_job(reader: Reader, work: Work) -> Work | None:
 
 PRIMARY: Final = ReplicaId(0, 0)
 OPEN_SHELL: Final = "trainshed.v1.Jobs.Shell"
-"""The method whose permission a link to a shell requires."""
+"""The method whose permission the owner of a link to a shell needs."""
 
 
 def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
-    """Add the links of running trials to a tuning job's view in either API, if the job has access to shells
-    or a dashboard."""
+    """Add links to the running trials in a tuning job's message of either API, if the job has web access or
+    dashboard access."""
     links = _links(call.services, call.principal, job.name.project_id)
     shown = call.principal.credential
     if links is None or shown is None or not job.running:
@@ -262,7 +268,7 @@ def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
     spec = job.spec.trial
     replicas = spec.replicas() if has_web_access(spec) else ()
     for view in trials:
-        # The field is `id` in Vertex and `trialId` in ml.
+        # The field name is `id` in Vertex and `trialId` in `ml`.
         number = view.id if "id" in view.DESCRIPTOR.fields_by_name else view.trial_id
         if number in running and view.HasField("start_time"):
             uris = links.shell_links(running[number], job.name.api, replicas, shown)
@@ -271,8 +277,8 @@ def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
 
 
 def links_of(services: Services, principal: Principal, job: Job) -> dict[str, str]:
-    """Return the links of a running job of either API with access to shells or a dashboard; {} if `principal`
-    may not see them."""
+    """Return the links of a running job of either API with web access or dashboard access. Return {} if
+    `principal` may not see the links."""
     links, shown = _links(services, principal, job.name.project_id), principal.credential
     if links is None or shown is None:
         return {}
@@ -284,7 +290,7 @@ def links_of(services: Services, principal: Principal, job: Job) -> dict[str, st
 
 
 def _dashboard(links: Links, uid: JobUid, spec: JobSpec) -> dict[str, str]:
-    """Return the link to the dashboard of the primary replica; {} if the job has no dashboard."""
+    """Return the link to the dashboard of the primary replica, or {} if the job has no dashboard."""
     if not has_dashboard(spec):
         return {}
     port = str(terminals.dashboard_port(uid))
@@ -292,8 +298,7 @@ def _dashboard(links: Links, uid: JobUid, spec: JobSpec) -> dict[str, str]:
 
 
 def page_addresses(services: Services, principal: Principal, job: Job) -> dict[str, str]:
-    """Return the addresses of the web pages that an unfinished job offers; {} if `principal` may not open
-    them."""
+    """Return the addresses of an unfinished job's web pages, or {} if `principal` may not open them."""
     links = _links(services, principal, job.name.project_id)
     if links is None or job.state.is_final:
         return {}
@@ -316,8 +321,9 @@ def _links(services: Services, principal: Principal, project: str) -> Links | No
 
 
 async def notify_jobs(services: Services, emails: Sequence[str], change: str) -> None:
-    """Add an entry about a service account to the timelines of its running jobs, because their programs'
-    calls are now rejected or accepted again. `change`: a participle such as "disabled"."""
+    """Add an entry about a service account to the timelines of all running jobs with this account, because
+    API calls of their programs are now rejected or accepted again. `change`: a participle such as "disabled".
+    """
     for email in emails:
         uids = [job.uid for job in services.capacity.holding() if job.spec.service_account == email]
         text = f"The service account {email} of the job's programs was {change}."

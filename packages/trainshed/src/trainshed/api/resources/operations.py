@@ -1,5 +1,5 @@
-"""Long-running operations: records of operations that finish at once, waiting for operations, and cancelling
-them."""
+"""Long-running operations: creates records of operations that finish at once, and waits for or cancels
+operations."""
 
 import asyncio
 import contextlib
@@ -21,8 +21,8 @@ from trainshed.wire import json as wire_json
 def finished_operation(
     services: Services, kind: OperationKind, target: str, response: Message | None = None
 ) -> Operation:
-    """Return the record of a finished operation in the location of its `target`, the full name of a resource.
-    `response`: None for a DELETE."""
+    """Return the record of a finished operation. It is in the location of `target`, which is the full name of
+    a resource. `response`: None = an empty message, as for a DELETE."""
     now = services.now()
     answer = (
         "" if response is None else json.dumps(wire_json.to_public(response), ensure_ascii=False)
@@ -39,12 +39,14 @@ def finished_operation(
 
 
 async def wait_for_operation(services: Services, name: str, seconds: float) -> Operation:
-    """Return the operation when it finishes, after `seconds`, or when the service stops. Raises NotFound."""
+    """Return the operation when it finishes, after `seconds`, or when the service stops, whichever is first.
+    Raises NotFound."""
     clock = asyncio.get_running_loop()
     end = clock.time() + seconds
     record = await services.reader.operation(name)
     while not record.state.is_final:
-        # Count notices before reading, so that a change after this read increases the count.
+        # Read the notice count before the record, so that a change after the read of the record increases the
+        # count.
         subject = record.subject
         seen = services.notices.count(subject)
         record = await services.reader.operation(name)
@@ -57,11 +59,12 @@ async def wait_for_operation(services: Services, name: str, seconds: float) -> O
 
 
 async def cancel_operation(services: Services, name: str) -> None:
-    """Cancel an operation. A finished operation stays unchanged, without an error. Raises NotFound."""
+    """Cancel an operation. A finished operation stays unchanged; this is not an error. Raises NotFound."""
     record = await services.reader.operation(name)
     if record.state.is_final:
         return
-    # A cancelled suggestion has assigned no trials yet. A cancelled export leaves its files behind.
+    # A cancelled suggestion has assigned no trials yet. A cancelled export leaves the files that it has
+    # already written.
     ended, text = OperationState.CANCELLED, "The operation was cancelled."
     if record.export is not None:
         text += f" Delete the files that it has written to {record.export.output}."

@@ -1,7 +1,7 @@
-"""Common steps for creating jobs, tuning jobs and pipelines in both APIs.
+"""Steps that both training APIs use to create jobs, tuning jobs and pipelines.
 
-The buckets in a request must exist. The record and its first timeline entries are stored in one step. Then
-the controller is notified.
+The buckets in a request must exist. The record and its first timeline entries are stored in one transaction.
+Then the controller is notified.
 """
 
 import asyncio
@@ -47,10 +47,10 @@ from trainshed.wire.json import compact_text
 T = TypeVar("T")
 
 BucketUse = tuple[str, str]
-"""A field's path and its gs:// URI."""
+"""The path of a field, and the gs:// URI in the field."""
 
 _SEPARATE_FIELDS = frozenset({"labels", "name", "etag"})
-"""Fields that are stored outside the public JSON, because labels can change later."""
+"""Fields that the record stores outside the public JSON. Labels, for example, can change later."""
 _MAX_JSON_SIZE = 1_000_000
 _match_on_off = re.compile("on|off").fullmatch
 _LABELS: Final[Mapping[str, tuple[Callable[[str], object], str]]] = {
@@ -69,7 +69,7 @@ _LABELS: Final[Mapping[str, tuple[Callable[[str], object], str]]] = {
         f"differ from each other; ports are 1 to {HIGHEST}.",
     ),
 }
-"""Labels that control functions of the service, each with the check of its value and the error for a wrong
+"""Labels that control functions of the service. Each has a check of its value, and the error for a wrong
 value."""
 
 
@@ -81,8 +81,8 @@ def check_and_parse(
     *,
     project: str,
 ) -> T:
-    """Return the parsed job if its specification is valid, its buckets exist and are accessible to its
-    `project`, and there are no `further` violations. Raises InvalidRequest with all violations at once."""
+    """Return the parsed job. Raises InvalidRequest with all errors: those of the specification, `further`,
+    and buckets that do not exist or are not accessible to the `project`."""
     missing = (*_missing_buckets(uses, buckets, project), *further)
     try:
         parsed = parse()
@@ -100,7 +100,7 @@ def new_vertex_job(
     public: Mapping[str, Any],
     parent: Parent | None = None,
 ) -> Job | TuningJob:
-    """Return the unstored record of a new custom or tuning job, for `store_works`."""
+    """Return the record of a new custom or tuning job. It is not stored yet (`store_works`)."""
     uid = services.new_uid()
     is_tuning = isinstance(draft.spec, TuningSpec)
     collection = Collection.TUNING_JOBS if is_tuning else Collection.CUSTOM_JOBS
@@ -117,7 +117,7 @@ def new_job(
     *,
     parent: Parent | None = None,
 ) -> Job | TuningJob:
-    """Return the unstored record of a new job, for `store_works`."""
+    """Return the record of a new job. It is not stored yet (`store_works`)."""
     now = services.now()
     public_json, labels, display_name, spec = (
         compact_json(public),
@@ -149,7 +149,7 @@ def new_job(
 def _check_resource(
     services: Services, name: JobName, spec: JobSpec | TuningSpec, parent: Parent | None
 ) -> None:
-    """Raise InvalidRequest if a job can never run on its persistent resource."""
+    """Raise InvalidRequest if a job can never run on the persistent resource that it specifies."""
     program = spec if isinstance(spec, JobSpec) else spec.trial
     resource = resource_of(name, program)
     if resource is None:
@@ -162,8 +162,8 @@ def _check_resource(
 
 
 def compact_json(public: Mapping[str, Any], without: Container[str] = _SEPARATE_FIELDS) -> str:
-    """Return a resource's public JSON for its record, without some fields. Raises InvalidRequest if the JSON
-    is too large for lists."""
+    """Return a resource's public JSON for its record. Fields in `without` are omitted. Raises InvalidRequest
+    if the JSON is too large for lists of resources."""
     public_json = compact_text({key: value for key, value in public.items() if key not in without})
     if len(public_json.encode()) > _MAX_JSON_SIZE:
         text = f"The resource has more than {_MAX_JSON_SIZE:,} bytes as JSON. Store long values in a bucket."
@@ -172,11 +172,11 @@ def compact_json(public: Mapping[str, Any], without: Container[str] = _SEPARATE_
 
 
 async def store_works(services: Services, principal: Principal, *works: Work) -> None:
-    """Store new jobs, tuning jobs and pipelines, all or none, with their creator and pinned packages. Create
-    their project's default bucket if necessary, and notify the controller.
+    """Store new jobs, tuning jobs and pipelines in one transaction, with their creator and pinned packages.
+    Create the default bucket of their project if necessary, and notify the controller.
 
-    Raises AlreadyExists, InvalidRequest (invalid labels), FailedPrecondition (`pin_packages`), Unavailable
-    (the service is stopping), and the errors of `Intake.create`.
+    Raises AlreadyExists, InvalidRequest for invalid labels, the errors of `pin_packages` and of
+    `Intake.create`, and Unavailable if the service is stopping.
     """
     if services.closing.is_set():
         raise Unavailable(
@@ -194,8 +194,11 @@ async def store_works(services: Services, principal: Principal, *works: Work) ->
 
 
 async def require_default_bucket(services: Services, project: str) -> None:
-    """Create a project's default bucket if it does not exist. The service creates the bucket of its own
-    project at its start, and jobs wait if that bucket is missing. Raises Unavailable."""
+    """Create a project's default bucket if it does not exist. Raises Unavailable.
+
+    The bucket of the service's own project is an exception: the service creates it at its start, and jobs
+    wait while it is missing.
+    """
     settings = services.settings
     if project == settings.project:
         return
@@ -205,8 +208,8 @@ async def require_default_bucket(services: Services, project: str) -> None:
 
 
 def check_labels(services: Services, labels: Iterable[tuple[str, str]]) -> None:
-    """Raise InvalidRequest for an invalid value of a label that controls a function of the service, or for an
-    unknown notification target. A user must not wrongly believe that a function is on."""
+    """Raise InvalidRequest for an unknown notification target, or for an invalid value of a label that
+    controls a function of the service. Otherwise a user could wrongly believe that a function is on."""
     values = dict(labels)
     wrong = [
         Violation(f"labels.{label}", f"{values[label]!r} {fault}")
@@ -231,7 +234,7 @@ def check_labels(services: Services, labels: Iterable[tuple[str, str]]) -> None:
 def _for_installation(
     services: Services, display_name: str, spec: JobSpec, metrics: tuple[str, ...] = ()
 ) -> JobSpec:
-    """Return the specification as this installation runs it, with the warnings of this installation.
+    """Return the specification in the form in which this installation runs it, with additional warnings.
     `metrics`: the metric IDs of a trial."""
     if services.replace_spec is not None:
         spec = services.replace_spec(display_name, spec, metrics)
@@ -239,8 +242,8 @@ def _for_installation(
 
 
 def _warnings(services: Services, spec: JobSpec) -> Iterator[str]:
-    """Yield the warnings of this installation (spec/submit#warnings): buckets that programs do not see as
-    directories, GPUs that no node has (spec/queue#capacity), and disabled shells."""
+    """Yield warnings that depend on this installation (spec/submit#warnings): about buckets that programs do
+    not see as directories, GPUs that no node has (spec/queue#capacity), and disabled shells."""
     for name in dict.fromkeys(named_directories(spec.pools)):
         if services.buckets.is_unmounted(name):
             yield not_mounted(name)
@@ -300,8 +303,9 @@ def _notices(time: Nanos, spec: JobSpec) -> tuple[TimelineEntry, ...]:
 def _missing_buckets(
     uses: Iterable[BucketUse], buckets: BucketProbe, project: str, account: str | None = None
 ) -> Iterator[Violation]:
-    """Yield a violation for every well-formed URI whose bucket does not exist for the project and this
-    service account (None = any account). The specification's check reports malformed URIs."""
+    """Yield a violation for each well-formed URI whose bucket does not exist, or belongs to another project
+    and is not accessible. `account`: the service account of the programs; None = any account. The check of
+    the specification reports malformed URIs."""
     known: dict[str, str | None] = {}
     for field, uri in uses:
         if not uri or bucket_path_fault(uri):
@@ -318,7 +322,8 @@ def _missing_buckets(
 def _why_missing(
     bucket: str, buckets: BucketProbe, project: str, account: str | None
 ) -> str | None:
-    """Return the end of a sentence about a missing bucket; None if the bucket exists."""
+    """Return the end of a sentence about a missing or inaccessible bucket, or None if programs may use the
+    bucket."""
     if buckets.bucket_location(bucket) is None:
         return f". Create it first, for example with `gcloud storage buckets create gs://{bucket}`."
     if buckets.is_closed(bucket, project, account):
@@ -331,29 +336,29 @@ def _why_missing(
 
 
 _MAX_CONTENT_SIZE: Final = Bytes(256 << 20)
-"""Maximum size in bytes of packages that the service reads for one new job. This is enough for code and takes
-little time."""
+"""Maximum size in bytes of the packages that the service reads for one new job. It is sufficient for code,
+which can be read in a short time."""
 
 Digests = Mapping[str, str]
-"""The SHA-256 digests of packages, or their prefixes, by URI; "" = not pinned."""
+"""SHA-256 digests of packages, or prefixes of digests, by URI; "" = not pinned."""
 
 
 async def pin_packages(services: Services, work: Work) -> Work:
-    """Return a new job, tuning job or pipeline with pinned packages, and with a warning for each package that
+    """Return a new job, tuning job or pipeline with pinned packages. It has a warning for each package that
     cannot be pinned.
 
-    Raises FailedPrecondition if a package does not have the digest in its path or the digest of the copied
-    job, and InvalidRequest if the copied job does not exist.
+    Raises FailedPrecondition if a package does not have the digest in its path, or the digest that it has in
+    the copied job. Raises InvalidRequest if the copied job does not exist.
     """
     if isinstance(work, Pipeline):
-        return work  # The job of a pipeline is stored and pinned separately.
+        return work  # The job of a pipeline is stored separately, and its packages are pinned then.
     spec = work.spec if isinstance(work, Job) else work.spec.trial
     uris = tuple(dict.fromkeys(uri for pool in spec.pools for uri in pool.program.package_uris))
     if not uris:
         return work
     project = work.name.project_id
     account = service_account(project, spec)
-    # The service fetches these packages itself, also those in a container's arguments.
+    # The service fetches all of these packages itself, including those in a container's arguments.
     named_by = (("package_uris", uri) for uri in uris)
     if closed := tuple(_missing_buckets(named_by, services.buckets, project, account)):
         raise InvalidRequest(closed)
@@ -379,7 +384,7 @@ def _with_digests(pool: WorkerPool, digests: Digests) -> WorkerPool:
 
 
 def _read_contents(buckets: BucketProbe, uris: Iterable[str]) -> dict[str, ContentDigest]:
-    """Return the digests of packages within the total size limit. Blocks."""
+    """Return the digests of packages, as far as the maximum total size allows. Blocks."""
     contents: dict[str, ContentDigest] = {}
     left = _MAX_CONTENT_SIZE
     for uri in uris:
@@ -396,7 +401,7 @@ def _warning(uri: str, contents: ContentDigest) -> str:
 
 
 async def _copied_digests(reader: Reader, work: Job | TuningJob) -> Digests:
-    """Return the package digests of the copied job; {} if this job is not a copy."""
+    """Return the digests of packages in the job that this job copies; {} if this job is not a copy."""
     text = dict(work.labels).get(COPY_LABEL, "")
     if not text:
         return {}

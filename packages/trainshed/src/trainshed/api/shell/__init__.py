@@ -1,1 +1,1 @@
-"""Shells of replicas in a browser: tickets for one use, links that jobs show, the page, and the WebSocket."""
+"""Shells in replicas, for browsers: tickets, links, the page, and the WebSocket."""

@@ -1,5 +1,5 @@
-"""Opens the shell or port of a ticket: finds the replica, connects through the engine, and records the use in
-the timeline."""
+"""Opens the shell or the port for which a ticket was issued. Finds the replica, connects through the engine,
+and adds an entry to the job's timeline."""
 
 from msgspec.structs import replace
 
@@ -19,18 +19,19 @@ _SECOND = 10**9
 
 
 def location_of(job: Job, ticket: Ticket) -> str:
-    """Return the location of a shell by the task's name in the job's API."""
+    """Return a description of where a shell runs, with the task's name in the job's API."""
     task = log_task_name(job.name.api, ticket.replica)
     return f"the files of {task}" if ticket.autopsy else task
 
 
 def shell_title(job: Job, ticket: Ticket) -> str:
-    """Return the title of a shell for users."""
+    """Return the title of a shell's window."""
     return f"{location_of(job, ticket)}, {job.display_name or job.name.job_id}"
 
 
 def enabled_shells(services: Services) -> Terminals:
-    """Return the engine's shells. Raises FailedPrecondition if the operator has disabled shells."""
+    """Return the engine's interface for shells. Raises FailedPrecondition if the operator has disabled
+    shells."""
     if not services.allows_shells:
         raise FailedPrecondition(
             "The operator of this service has disabled shells (setting `shell`)."
@@ -41,8 +42,8 @@ def enabled_shells(services: Services) -> Terminals:
 def running_replica(
     job: Job, replica: ReplicaId, autopsies: tuple[Autopsy, ...], principal: Principal
 ) -> Replica:
-    """Return a running replica of a job for a caller with the rights of the job's programs. Raises
-    PermissionDenied, and FailedPrecondition with the alternatives."""
+    """Return a running replica of a job. The caller must have the rights of the job's programs. Raises
+    PermissionDenied. Raises FailedPrecondition, with alternatives, if the replica is not running."""
     require_act_as(principal, (job.spec.service_account,))
     task = log_task_name(job.name.api, replica)
     current = next((known for known in job.replicas if known.id == replica), None)
@@ -63,13 +64,13 @@ def running_replica(
 async def open_shell(
     services: Services, shells: Terminals, ticket: Ticket, request: TerminalRequest
 ) -> tuple[Job, Terminal]:
-    """Open the shell of a ticket and return its job and terminal. The timeline records the shell before the
-    user can type. Raises NotFound, FailedPrecondition and Unavailable."""
+    """Open the shell of a ticket. Return its job and terminal. The timeline entry is stored before the user
+    can type. Raises NotFound, FailedPrecondition and Unavailable."""
     job, _ = await services.reader.job_by_uid(ticket.job_uid)
     assert isinstance(job, Job), "tickets are for jobs with replicas"
     try:
         if ticket.autopsy is not None:
-            # A bucket that the job's program could see may belong to another project now.
+            # A bucket that the job's program could see may belong to another project by now.
             request = replace(
                 request, buckets=services.buckets.visible_buckets(job.name.project_id)
             )
@@ -97,15 +98,15 @@ async def open_shell(
 
 
 async def record_end(services: Services, job: Job, ticket: Ticket, opened: Nanos) -> None:
-    """Record the end of a shell in the timeline."""
+    """Add an entry about the end of a shell to the job's timeline."""
     duration = max(0, services.now() - opened) // _SECOND
     text = f"The shell of {ticket.who} in {location_of(job, ticket)} was closed after {duration} s."
     await _record(services, job, ticket, text)
 
 
 async def open_port(services: Services, ticket: Ticket) -> Terminal:
-    """Connect to the port of a ticket. Raises NotFound, FailedPrecondition, and Unavailable if no program
-    listens on the port yet."""
+    """Connect to the port of a ticket. Raises NotFound and FailedPrecondition. Raises Unavailable if no
+    program listens on the port yet."""
     shells = enabled_shells(services)
     job, _ = await services.reader.job_by_uid(ticket.job_uid)
     assert isinstance(job, Job), "tickets are for jobs with replicas"
@@ -122,7 +123,7 @@ async def open_port(services: Services, ticket: Ticket) -> Terminal:
 
 
 async def record_port_use(services: Services, ticket: Ticket) -> None:
-    """Record the use of a port in the timeline. Raises NotFound."""
+    """Add an entry about the use of a port to the job's timeline. Raises NotFound."""
     job, _ = await services.reader.job_by_uid(ticket.job_uid)
     assert isinstance(job, Job), "tickets are for jobs with replicas"
     port = f"port {ticket.name}" if ticket.name.isdecimal() else f"the page {ticket.name}"

@@ -1,10 +1,10 @@
-"""Pages of jobs: each page has its own host name, which forwards all requests to a port of the job.
+"""Pages of jobs. Each page has its own host name, whose requests are forwarded to a port of the job.
 
-GET /.trainshed?ticket=T  exchanges a ticket for a cookie of this browser and host, and shows the page ANY
-/...                  forwards to the job, for browsers with the cookie (docs/notebooks.md)
+- `GET /.trainshed?ticket=T` exchanges a ticket for a cookie of this browser and host, and shows the page.
+- `ANY /...` forwards a request to the job if the browser sends the cookie (docs/notebooks.md).
 
 The cookie represents a user who may currently open shells in that job. The job's program receives all headers
-except this cookie. The host serves no page of the service.
+except this cookie. The host serves no page of the service itself.
 """
 
 from functools import partial
@@ -52,21 +52,22 @@ _SECURITY_HEADERS: Final = (
     (b"referrer-policy", b"same-origin"),
     (b"x-content-type-options", b"nosniff"),
 )
-"""Default headers of responses. The host name is secret, so other sites must not receive it as a referrer."""
+"""Headers that responses have by default. The host name is secret, so other sites must not receive it as a
+referrer."""
 
 
 class PortSurface:
-    """Handles requests and WebSockets of the hosts of pages."""
+    """Handles requests and WebSockets of the host names of pages."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request or one WebSocket."""
+        """Handle a request or a WebSocket."""
         if scope["type"] == "http":
             await serve(Request(scope, receive), self._answer, self._error_page, receive, send)
             return
-        await receive()  # The client's connect event.
+        await receive()  # This is the client's connect event.
         services = self._services
         try:
             ticket = await self._ticket_of(Request(scope, receive))
@@ -74,7 +75,7 @@ class PortSurface:
             over = (services.closing.wait, partial(services.access.lapse, ticket.principal))
             await relay(connection, scope, receive, send, rules=_RULES, end_conditions=over)
         except (RequestError, NoResponse):
-            # A close before the accept results in status 403.
+            # A close before the accept causes a response with status 403.
             await send({"type": "websocket.close", "code": 1008})
 
     async def _answer(self, call: Request) -> Response:
@@ -88,8 +89,8 @@ class PortSurface:
         return await forward(connection, call, _RULES, services.closing, lapse)
 
     def _error_page(self, call: Request, error: Exception) -> Response:
-        """Return a page with the error and a link to the job."""
-        # Imported late: html's entity tables are large, and most services never need them.
+        """Return a page that shows the error and a link to the job."""
+        # Imported here, because html's entity tables are large, and most services never need them.
         from html import escape
 
         if isinstance(error, NoResponse):
@@ -101,7 +102,7 @@ class PortSurface:
         )
         headers = [(b"cache-control", b"no-store"), *_SECURITY_HEADERS]
         if refused.code is StatusCode.UNAVAILABLE and call.method == "GET":
-            # A notebook needs some seconds until it listens.
+            # A notebook server needs some seconds before it listens. The browser tries again.
             headers.append((b"refresh", b"3"))
         return sized_response(page.encode(), _HTML, refused.code.http, headers)
 
@@ -127,8 +128,8 @@ class PortSurface:
         return Response(b"", 303, [*headers, (b"cache-control", b"no-store"), *_SECURITY_HEADERS])
 
     async def _ticket_of(self, call: Request) -> Ticket:
-        """Return the ticket for a browser's cookie. Rejects requests that other sites trigger (CSRF). Raises
-        PermissionDenied, FailedPrecondition and NotFound."""
+        """Return the ticket for a browser's cookie. Requests that other sites cause are rejected (CSRF).
+        Raises PermissionDenied, FailedPrecondition and NotFound."""
         is_cross_site = call.headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if is_cross_site and call.headers.get("sec-fetch-dest") != "document":
             raise PermissionDenied(
@@ -172,14 +173,14 @@ def _is_page_cookie(cookie: str) -> bool:
 
 
 def _request_headers(headers: Headers) -> Headers:
-    """Return the headers of a request without our cookie."""
+    """Return the headers of a request without the service's cookie."""
     other_cookies = [part for part in _cookies({"headers": headers}) if not _is_page_cookie(part)]
     cookies = [(b"cookie", "; ".join(other_cookies).encode("latin-1"))] if other_cookies else []
     return [*(pair for pair in headers if pair[0] != b"cookie"), *cookies]
 
 
 def _response_headers(headers: Headers) -> Headers:
-    """Return the headers of an answer, which changes no cookie of ours."""
+    """Return the headers of a response, except for headers that would change the service's cookie."""
     names = {name for name, _ in headers}
     allowed = [
         (name, value)

@@ -1,16 +1,18 @@
 """`/shell/...`: the page of a shell, its tickets, and the WebSocket of shells.
 
-GET  /shell/           the page; the replica and the key follow the # of its address, so browsers do not send
-them to a server GET  /shell/NAME       a file of the page: script, style POST /shell/ticket     {job,
-replica, key} of a job's link: returns {token, title} WS   /shell/connect    first message of the client:
-{token, rows, columns, term, command, terminal, label}; the response is {title} and the messages below, or
-{error}
+- `GET /shell/` returns the page. The replica and the key follow the `#` of its address, so browsers do not
+  send them to a server.
+- `GET /shell/NAME` returns a file of the page: a script or a style sheet.
+- `POST /shell/ticket` with {job, replica, key} from a job's link returns {token, title}.
+- `WS /shell/connect` opens a shell. The first message of the client is {token, rows, columns, term, command,
+  terminal, label}. The service responds with {title}, or {error}. With a ticket for a port, the WebSocket
+  carries the connection to the port instead of a shell.
 
-With a ticket for a port, the WebSocket carries the connection to the port instead of a shell.
+After that, binary messages carry input and output. Text messages are JSON:
 
-On the WebSocket, binary messages carry input and output. Text messages are JSON. The client sends `{"resize":
-[rows, columns]}` and `{"end": true}` at the end of its input. The service sends `{"exit": status}` at the
-shell's end (null: the replica has ended) or `{"error": text}`.
+- The client sends `{"resize": [rows, columns]}`, and `{"end": true}` at the end of its input.
+- The service sends `{"exit": status}` at the end of the shell (null: the replica has ended), or
+  `{"error": text}`.
 """
 
 import asyncio
@@ -51,7 +53,7 @@ from trainshed.httpd.messages import Receive, Request, Response, Scope, Send
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import WireError
 
-# The terminal emulator sets inline styles.
+# The terminal emulator uses inline styles.
 _PAGE: Final = LinkPage(
     "/shell/",
     Path(__file__).parent / "page",
@@ -60,28 +62,29 @@ _PAGE: Final = LinkPage(
 IDLE_TIMEOUT: Final = 1800.0
 """Seconds without input and output after which a shell is closed."""
 _FIRST_MESSAGE_TIMEOUT: Final = 10.0
-"""Seconds within which a client must send its ticket."""
+"""Time in seconds within which a client must send its ticket."""
 _MAX_TICKET_REQUEST_SIZE: Final = 4096
-"""Maximum size in bytes of a request for a ticket, which needs no authentication."""
+"""Maximum size in bytes of a request for a ticket. Such a request needs no authentication."""
 _STOPPING_TEXT: Final = "The service is stopping; the job continues. Try again later."
 _EXPIRED_TEXT: Final = (
     "You are signed out, or your rights have changed. The connection was closed. If you still have "
     "access, open it again."
 )
 _MAX_RECORDED_USES: Final = 1000
-"""Maximum number of remembered uses of ports. An older use is recorded on the timeline again."""
+"""Maximum number of remembered uses of ports. If a use was forgotten, the next one adds another timeline
+entry."""
 NORMAL: Final = 1000
 GOING_AWAY: Final = 1001
 REFUSED: Final = 1008
 
 
 class ShellSurface:
-    """Handles requests and WebSockets below `/shell`. They need no token, but the key of a link or a
-    ticket."""
+    """Handles requests and WebSockets below `/shell`. They need the key of a link or a ticket, but no
+    token."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        #: Recorded uses of ports, oldest first.
+        #: The uses of ports for which the timeline contains an entry, oldest first.
         self._recorded_uses: dict[tuple[JobUid, ReplicaId, str | None, str], None] = {}
 
     async def answer(self, request: Request) -> Response:
@@ -96,7 +99,7 @@ class ShellSurface:
         return _PAGE.answer(request) or public_error_response(unknown_method(request))
 
     async def _ticket_for_link(self, link: Mapping[str, Any]) -> tuple[Ticket, str]:
-        """Return the ticket and title for the key of a job's link. Raises PermissionDenied and
+        """Return the ticket and the title for the key in a link to a job's shell. Raises PermissionDenied and
         FailedPrecondition."""
         enabled_shells(self._services)
         known = self._services.access.current_principal
@@ -124,10 +127,12 @@ class ShellSurface:
         return ticket, shell_title(job, ticket)
 
     async def connect(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a WebSocket."""
-        await receive()  # The client's connect event.
+        """Serve a WebSocket: check its ticket, and connect it to a shell or a port."""
+        await receive()  # This is the client's connect event.
         if scope["path"] != "/shell/connect":
-            await close_socket(send, REFUSED)  # A close before the accept results in status 403.
+            await close_socket(
+                send, REFUSED
+            )  # A close before the accept causes a response with status 403.
             return
         await send({"type": "websocket.accept"})
         try:
@@ -154,12 +159,12 @@ class ShellSurface:
             await bridge(receive, send, terminal, IDLE_TIMEOUT, self._wait_for_end(ticket))
         finally:
             terminal.close()
-            # Record the end on the timeline even if the client has disconnected.
+            # Add the entry about the end even if the client has disconnected.
             await asyncio.shield(record_end(self._services, job, ticket, opened_at))
 
     async def _connect_port(self, ticket: Ticket, receive: Receive, send: Send) -> None:
-        """Carry a connection to a port. The timeline records only a user's first connection to a port. Raises
-        the errors of `open_port`."""
+        """Connect a WebSocket to a port. Only a user's first connection to the port adds a timeline entry.
+        Raises the errors of `open_port`."""
         terminal = await open_port(self._services, ticket)
         try:
             use = (ticket.job_uid, ticket.replica, ticket.port, ticket.who)
@@ -174,14 +179,14 @@ class ShellSurface:
             terminal.close()
 
     async def _wait_for_end(self, ticket: Ticket) -> str:
-        """Wait until a shell must end although its user has not left, and return the reason."""
+        """Wait until the service stops or the user loses access. Return the reason as a text for the user."""
         lapse = self._services.access.lapse(ticket.principal)
         closing, _ = await first_of(self._services.closing.wait(), lapse)
         return _EXPIRED_TEXT if closing.cancelled() else _STOPPING_TEXT
 
     def _read_first_message(self, text: str) -> tuple[Ticket, TerminalRequest]:
-        """Return the ticket and the terminal request in the first message. Raises WireError, PermissionDenied
-        and FailedPrecondition."""
+        """Return the ticket and the terminal request from the first message. Raises WireError,
+        PermissionDenied and FailedPrecondition."""
         message_ = decode_text(text.encode())
         try:
             token = str(message_["token"])
@@ -222,14 +227,16 @@ async def _refuse(send: Send, text: str) -> None:
 async def bridge(
     receive: Receive, send: Send, terminal: Terminal, idle: float, end: Coroutine[Any, Any, str]
 ) -> None:
-    """Copy a shell's input and output over a WebSocket until one side ends. `idle`: seconds without input and
-    output after which the connection is closed, 0 = never. `end`: returns a reason when the shell must
-    end."""
+    """Copy input and output between a WebSocket and a shell until one of them ends.
+
+    `idle`: seconds without input and output after which the connection is closed; 0 = never. `end`: waits
+    until the shell must end, and returns the reason.
+    """
     timeout = asyncio.timeout(idle or None)
 
     def restart_timeout() -> None:
         if idle:
-            # If the timeout has just expired, the waiting task handles it.
+            # If the timeout has just expired, it cannot be moved. The task that waits handles it.
             with contextlib.suppress(RuntimeError):
                 timeout.reschedule(asyncio.get_running_loop().time() + idle)
 
@@ -256,7 +263,7 @@ async def bridge(
             await close_socket(send, NORMAL)
             return
         if not input_.cancelled() or (not output.cancelled() and output.exception() is not None):
-            return  # The client has disconnected, so no message can be sent.
+            return  # If the client has disconnected, no message can be sent.
         if not output.cancelled():
             await send_json(send, {"exit": terminal.status})
             await close_socket(send, NORMAL)
@@ -276,7 +283,7 @@ async def close_socket(send: Send, code: int) -> None:
 
 
 async def _handle_message(terminal: Terminal, text: str) -> None:
-    """Handle a text message. Unknown messages are ignored, because a newer page may send more."""
+    """Handle a text message. Unknown messages are ignored, because a newer page may send other messages."""
     try:
         message_ = json.loads(text)
     except ValueError:

@@ -1,5 +1,7 @@
 """Tokens, roles and the audit log (docs/team.md), and the secrets of projects, whose values no method returns
-(spec/operations#secrets). Without `project`, methods of secrets use the service's own project.
+(spec/operations#secrets).
+
+In methods for secrets, the default of `project` is the service's own project.
 """
 
 from collections.abc import Iterable
@@ -30,10 +32,10 @@ from trainshed.wire.trainshed_v1.record import Nothing
 _ALL_PROJECTS: Final = "-"
 _DAY: Final = 24 * 3600 * 10**9
 _MAX_DAYS: Final = 3650
-"""Maximum lifetime of a token in days, unless the token is valid until it is revoked."""
+"""Maximum lifetime of a token in days. A token without an expiry time has no limit."""
 _MAX_NOTE_LENGTH: Final = 200
 _MAX_TOKENS: Final = 20
-"""Maximum number of tokens of one user. The limit reveals scripts that create a token on each run."""
+"""Maximum number of tokens of one user. It reveals scripts that create a new token on each run."""
 _COMMAND_LINE_NOTE: Final = "for the command line"
 _PAGE_SIZE: Final = 500
 _READ_PERMISSION: Final = PERMISSIONS["trainshed.v1.Access.Policy"]
@@ -70,8 +72,8 @@ async def list_tokens(call: JsonCall) -> records.TokenList:
 
 
 async def create_token(call: JsonCall) -> records.IssuedToken:
-    """`POST /trainshed/v1/tokens`: create a token and return it once. With `role`, also grant the role to its
-    user in the same transaction."""
+    """`POST /trainshed/v1/tokens`: create a token. Only this response contains the token. With `role`, also
+    grant the role to the token's user, in the same transaction."""
     new, faults = call.read_body(records.NewToken)
     email, days, note, role = normalize_email(new.email), new.days, new.note, new.role
     if fault := member_fault(member_of(email)):
@@ -114,9 +116,9 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
 
 
 async def create_own_token(call: JsonCall) -> records.IssuedToken:
-    """`POST /trainshed/v1/tokens:own`: create a command-line token for a user who signed in with an issuer.
-    The token has the same rights and expires with the sign-in. Beyond the maximum, the oldest token is
-    revoked. Raises FailedPrecondition for other callers."""
+    """`POST /trainshed/v1/tokens:own`: create a command-line token for a user who has signed in by an issuer.
+    The token has the rights of the sign-in and expires with it. If the user already has the maximum number of
+    tokens, the oldest token is revoked. Raises FailedPrecondition for other callers."""
     signed_in = call.services.access.origin_of(call.principal)
     if (
         not isinstance(signed_in, Token)
@@ -156,10 +158,11 @@ def _issued_token(call: JsonCall, stored: Token, token: str) -> records.IssuedTo
 
 
 async def revoke_token(call: JsonCall) -> Nothing:
-    """`DELETE /trainshed/v1/tokens/{token}`: revoke a token by its ID, or all tokens of a user by an e-mail
-    address. The tokens are invalid when this returns. Raises NotFound."""
+    """`DELETE /trainshed/v1/tokens/{token}`: revoke a token by its ID, or all tokens of a user by the user's
+    e-mail address. When the method returns, the tokens are invalid. Raises NotFound."""
     target = call.target
-    # ID tokens are not stored. The tokens of programs are not tokens of their service account.
+    # A revocation by address also covers ID tokens, which are not stored. It does not cover tokens of
+    # programs, because they are not tokens of their service account.
     is_own = call.principal.program is None and normalize_email(target) == call.principal.email
     may = is_own or _REVOKE_PERMISSION in call.principal.rights.everywhere
     is_issuer_user = call.services.access.has_issuers and not member_fault(member_of(target))
@@ -170,13 +173,13 @@ async def revoke_token(call: JsonCall) -> Nothing:
         revoked = [t for t in _revocable_tokens(call, book) if names & {t.id, t.email}]
         if not revoked and not unlisted:
             raise NotFound(
-                f"You cannot revoke a token {target[:200]!r}. Use an ID or an e-mail address from "
-                "`trainshed tokens list`."
+                f"The token {target[:200]!r} does not exist, or you may not revoke it. Use an ID or an "
+                "e-mail address from `trainshed tokens list`."
             )
         detail["tokens"] = [token.id for token in revoked]
         detail["of"] = sorted({token.email for token in revoked})
         remaining = book.without_tokens(token.digest for token in revoked)
-        # Signing out a command line does not invalidate other tokens.
+        # Signing out in one command-line client does not invalidate the user's other tokens.
         signed_out_emails = {
             token.email for token in revoked if token.note != _COMMAND_LINE_NOTE
         } | unlisted
@@ -188,8 +191,8 @@ async def revoke_token(call: JsonCall) -> Nothing:
 
 
 def _revocable_tokens(call: JsonCall, book: AccessBook) -> list[Token]:
-    """Return the tokens that the caller may revoke: all tokens, the caller's own tokens, or none for
-    programs, whose tokens are not tokens of their account."""
+    """Return the tokens that the caller may revoke: all tokens, or the caller's own tokens. A program may
+    revoke none, because tokens of its service account are not its own."""
     principal, tokens = call.principal, book.tokens.values()
     if _REVOKE_PERMISSION in principal.rights.everywhere:
         return list(tokens)
@@ -198,8 +201,8 @@ def _revocable_tokens(call: JsonCall, book: AccessBook) -> list[Token]:
 
 
 async def list_grants(call: JsonCall) -> records.GrantList:
-    """`GET /trainshed/v1/access[?project=P]`: list the role grants in a project, and in all projects; `-` =
-    the grants of every project too."""
+    """`GET /trainshed/v1/access[?project=P]`: list the role grants in a project and in all projects. With the
+    project `-`, list all grants, including those in single projects."""
     project = _queried_project(call)
     grants = call.services.access.book.policy.grants
     selected = [grant for grant in grants if not project or grant.project == project]
@@ -209,7 +212,7 @@ async def list_grants(call: JsonCall) -> records.GrantList:
 
 
 async def change_grant(call: JsonCall) -> records.Grant:
-    """`POST /trainshed/v1/access:change`: grant a role to a member, or remove it. Raises NotFound for a role
+    """`POST /trainshed/v1/access:change`: grant a role to a member, or revoke it. Raises NotFound for a role
     that the member does not have."""
     grant_change, faults = call.read_body(records.GrantChange)
     role, member, is_removed = grant_change.role, grant_change.member, grant_change.remove
@@ -238,8 +241,8 @@ async def change_grant(call: JsonCall) -> records.Grant:
 
 
 async def audit(call: JsonCall) -> records.AuditPage:
-    """`GET /trainshed/v1/audit[?project=P&pageToken=T]`: return audit records, newest first; `-` = of all
-    projects and of the service itself."""
+    """`GET /trainshed/v1/audit[?project=P&pageToken=T]`: list audit records, newest first. With the project
+    `-`, list the records of all projects and of the service itself."""
     project = _queried_project(call)
     before = call.number("pageToken", None)
     rows = await call.services.access.audit_rows(project or None, before, _PAGE_SIZE + 1)
@@ -253,7 +256,8 @@ async def audit(call: JsonCall) -> records.AuditPage:
 
 
 def _project(call: JsonCall, project: str, faults: Faults) -> str:
-    """Return a project's ID. "" stands for the service's own project. Returns "" for `-` (all projects)."""
+    """Return a project's ID: "" for `-` (all projects), and the ID of the service's own project for "". Adds
+    errors to `faults`."""
     return "" if project == _ALL_PROJECTS else read_project(call, project, faults)
 
 
@@ -306,9 +310,9 @@ async def list_secrets(call: JsonCall) -> records.SecretList:
 
 
 async def set_secret(call: JsonCall) -> records.StoredSecret:
-    """`POST /trainshed/v1/secrets`: store a new version of a secret. Programs receive it from now on, unless
-    their job selects another version. Raises FailedPrecondition if the encryption key is missing, and
-    Unavailable."""
+    """`POST /trainshed/v1/secrets`: store a new version of a secret. Programs that start later receive this
+    version, unless their job selects another one. Raises FailedPrecondition if the encryption key is missing,
+    and Unavailable."""
     services, (sent, faults) = call.services, call.read_body(records.SecretValue)
     project = read_project(call, sent.project, faults)
     name, value = sent.name, sent.value
@@ -319,7 +323,7 @@ async def set_secret(call: JsonCall) -> records.StoredSecret:
     faults.refuse()
     sealer = services.sealer
     try:
-        # A new key could not decrypt the stored secrets.
+        # A new key could not decrypt the secrets that are already stored.
         if not sealer.has_key and await services.secrets.has_any():
             raise FailedPrecondition(sealer.missing_key_message())
         stored = await services.secrets.add(
@@ -342,8 +346,8 @@ async def set_secret(call: JsonCall) -> records.StoredSecret:
 
 async def delete_secret(call: JsonCall) -> Nothing:
     """`DELETE /trainshed/v1/secrets/{name}[?project=P][&version=N]`: delete one version or all versions of a
-    secret. Running programs keep their values. Jobs that refer to the secret can no longer start. Raises
-    NotFound."""
+    secret. Running programs keep the values that they have received. Jobs that refer to a deleted version can
+    no longer start. Raises NotFound."""
     faults = Faults()
     project = read_project(call, call.parameter("project"), faults)
     version = call.number("version", None)

@@ -1,4 +1,4 @@
-"""A call of a method of `/trainshed/v1`, with a path, a query and an optional JSON body. The response is a
+"""A call of a method of `/trainshed/v1`. It has a path, a query and an optional JSON body. The response is a
 record or a stream of JSON lines."""
 
 import re
@@ -29,18 +29,18 @@ class JsonCall(Struct, frozen=True):
 
     principal: Principal
     services: Services
-    #: The decoded name in the path, such as a job's or node's name; "" for paths without a name.
+    #: The decoded name in the path, such as the name of a job or node; "" if the path contains no name.
     target: str
     #: Values of the query parameters by name.
     query: Mapping[str, Sequence[str]]
-    #: The JSON object in the body; empty without a body.
+    #: The JSON object in the body. It is empty if there is no body.
     body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     #: The record type of the body.
     record: type[Record] = Nothing
 
     def read_body(self, record: type[R]) -> tuple[R, Faults]:
-        """Return the body as a record and the errors so far. The caller must call `Faults.refuse`. Raises
-        InvalidRequest for values of wrong types."""
+        """Return the body as a record, and its errors so far. The caller must call `Faults.refuse`. Raises
+        InvalidRequest for values with wrong types."""
         return read_record(self.body, record, record.__struct_encode_fields__)
 
     def parameter(self, name: str) -> str:
@@ -82,15 +82,16 @@ class JsonCall(Struct, frozen=True):
         )
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return all values of a parameter, which may be repeated or contain commas."""
+        """Return all values of a parameter. It may be repeated, and each value may be a comma-separated
+        list."""
         return tuple(
             part for value in self.query.get(name, ()) for part in value.split(",") if part
         )
 
 
 def read_record(body: Mapping[str, Any], record: type[R], names: Iterable[str]) -> tuple[R, Faults]:
-    """Return a JSON object as a record, and violations for fields that are not in `names`. A null counts as
-    an unset field. Raises InvalidRequest for values of wrong types."""
+    """Return a JSON object as a record, and violations for fields that are not in `names`. A field with the
+    value null counts as absent. Raises InvalidRequest for values with wrong types."""
     known, faults = tuple(names), Faults()
     for name in [name for name in body if name not in known]:
         text = f"Unknown field. Use one of: {', '.join(known) or 'no fields'}."
@@ -106,11 +107,12 @@ def read_record(body: Mapping[str, Any], record: type[R], names: Iterable[str]) 
 
 JsonHandler = Callable[[JsonCall], Awaitable[Record]]
 StreamHandler = Callable[[JsonCall], Awaitable[AsyncGenerator[bytes]]]
-"""Raises errors of the request before the first line. The lines are JSON and end with a line break."""
+"""Returns the lines of a stream. Each line is JSON and ends with a line break. Raises errors of the request
+before the first line."""
 
 
 def project_fault(project: str) -> str:
-    """Return the error for an invalid project ID, with a similar valid ID."""
+    """Return the error for an invalid project ID. It suggests a similar valid ID."""
     similar = re.sub(r"[^a-z0-9]+", "-", project.lower()).strip("-")[:30]
     example = f" Did you mean {similar}?" if similar and similar != project else ""
     form = "Use letters, digits, '-', '.', ':' and '_', without spaces."
@@ -118,7 +120,7 @@ def project_fault(project: str) -> str:
 
 
 def read_project(call: JsonCall, project: str, faults: Faults) -> str:
-    """Return a project's ID; "" stands for the service's own project. Adds errors to `faults`."""
+    """Return a project's ID. The default for "" is the service's own project. Adds errors to `faults`."""
     project = project or call.services.settings.project
     try:
         return ProjectName.parse(f"projects/{project}", field="project").project_id
@@ -128,7 +130,7 @@ def read_project(call: JsonCall, project: str, faults: Faults) -> str:
 
 
 def queried_project(call: JsonCall) -> str:
-    """Return the project of the query, or the service's own project. Raises InvalidRequest."""
+    """Return the project in the query. The default is the service's own project. Raises InvalidRequest."""
     faults = Faults()
     project = read_project(call, call.parameter("project"), faults)
     faults.refuse()
@@ -136,7 +138,8 @@ def queried_project(call: JsonCall) -> str:
 
 
 def read_location(call: JsonCall, project: str, region: str, faults: Faults) -> tuple[str, str]:
-    """Return a project and a region; "" stands for the service's own. Adds errors to `faults`."""
+    """Return a project and a region. The defaults for "" are those of the service. Adds errors to
+    `faults`."""
     project = read_project(call, project, faults)
     region = region or call.services.settings.region
     known = tuple(sorted({region for api in Api for region in regions(api)}))
@@ -147,7 +150,8 @@ def read_location(call: JsonCall, project: str, region: str, faults: Faults) -> 
 
 
 def queried_location(call: JsonCall) -> tuple[str, str]:
-    """Return the project and region of the query, or the service's own. Raises InvalidRequest."""
+    """Return the project and the region in the query. The defaults are those of the service. Raises
+    InvalidRequest."""
     faults = Faults()
     location = read_location(call, call.parameter("project"), call.parameter("region"), faults)
     faults.refuse()

@@ -1,7 +1,7 @@
 """Capacity: nodes and their maintenance (spec/failures#maintenance), quotas of projects and users by region,
 and usage in hours and money (spec/queue#quotas).
 
-Without `project` and `region`, methods use the service's own.
+The defaults of `project` and `region` are those of the service.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,13 +33,13 @@ from trainshed.wire.trainshed_v1.replicas import ReplicaUsage, Usage
 
 _MAX_REASON_LENGTH = 500
 _MAX_MEASURED_JOBS = 100
-"""Maximum number of jobs whose measured usage is read. Beyond it, usage is not measured for running jobs and
-nodes without accelerators."""
+"""Maximum number of jobs whose measured usage is read. If there are more, `usage` omits measurements of
+running jobs, and of nodes without accelerators."""
 
 
 async def list_nodes(call: JsonCall) -> records.NodeList:
-    """`GET /trainshed/v1/nodes[?usage=true]`: list the nodes; with `usage`, also the last measured usage of
-    their replicas for about the first hundred jobs."""
+    """`GET /trainshed/v1/nodes[?usage=true]`: list the nodes and their replicas. With `usage`, also return
+    the last measured usage of each replica, for about the first hundred jobs."""
     nodes = [node_view(node) for node in call.services.capacity.nodes()]
     jobs: dict[str, tuple[Job, Usage] | None] = {}
     for place, node in enumerate(nodes):
@@ -53,8 +53,8 @@ async def list_nodes(call: JsonCall) -> records.NodeList:
 async def _with_usage(
     call: JsonCall, view: records.NodeReplica, jobs: dict[str, tuple[Job, Usage] | None]
 ) -> records.NodeReplica:
-    """Return the view with the replica's accelerators on the node, and with its usage if requested. `jobs`:
-    cache by job name; None = the job was deleted in the meantime."""
+    """Return the view of a replica with its accelerators on the node, and with its usage if requested.
+    `jobs`: cache of jobs by name; None = the job was deleted in the meantime."""
     if view.job not in jobs:
         try:
             job, _ = await call.services.reader.job(read_job_name(view.job, field="job"))
@@ -77,8 +77,8 @@ async def _with_usage(
 
 
 async def drain(call: JsonCall) -> records.Node:
-    """`POST /trainshed/v1/nodes/{node}:drain`: start nothing new on the node, and request its replicas to
-    leave. May be repeated. Raises NotFound with the names of all nodes."""
+    """`POST /trainshed/v1/nodes/{node}:drain`: start no more replicas on the node, and move the running ones
+    to other nodes. May be repeated. Raises NotFound, whose message contains the names of all nodes."""
     services = call.services
     request, faults = call.read_body(records.DrainRequest)
     if len(request.reason) > _MAX_REASON_LENGTH:
@@ -94,9 +94,9 @@ async def drain(call: JsonCall) -> records.Node:
 
 
 async def undrain(call: JsonCall) -> records.Node:
-    """`POST /trainshed/v1/nodes/{node}:undrain`: return the node to service. The node need not be drained,
-    and a drained node need not exist anymore. Raises NotFound with the names of all nodes, and
-    Unavailable."""
+    """`POST /trainshed/v1/nodes/{node}:undrain`: return the node to service. Also accepts a node that
+    is not drained, and a drained node that no longer exists. Raises Unavailable, and NotFound with the names
+    of all nodes."""
     services = call.services
     call.read_body(Nothing)[1].refuse()
     if all(drain.node != call.target for drain in await services.reader.drained_nodes()):
@@ -143,7 +143,7 @@ def _require_node(capacity: CapacityView, name: str) -> None:
 
 
 def _current_node(capacity: CapacityView, name: str) -> records.Node:
-    """Return the current state of a node, or only its name if it no longer exists."""
+    """Return the current state of a node. If it no longer exists, return only its name."""
     return next(
         (node_view(node) for node in capacity.nodes() if node.name == name), records.Node(name=name)
     )
@@ -163,8 +163,8 @@ _MAX_LIMIT: Final = 10**12
 
 
 async def list_quotas(call: JsonCall) -> records.QuotaList:
-    """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: list the quotas with a limit or usage,
-    including quotas without a region. With `all`, list the quotas of all metrics that jobs may use."""
+    """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: list the quotas that have a limit or usage,
+    including quotas without a region. With `all`, list the quotas for all metrics that jobs may use."""
     project, region = queried_location(call)
     quotas_by_key = {
         quota.key: quota
@@ -185,9 +185,9 @@ async def list_quotas(call: JsonCall) -> records.QuotaList:
 
 
 async def set_quota(call: JsonCall) -> records.PlacedQuota:
-    """`POST /trainshed/v1/quotas:set`: set a quota, or remove its limit. A job that was admitted under
-    another limit keeps its capacity. An owner of the project cannot raise a limit of the service's owner.
-    Raises PermissionDenied."""
+    """`POST /trainshed/v1/quotas:set`: set the limit of a quota, or remove it. Jobs that were already
+    admitted keep their capacity. An owner of a project cannot raise a limit that an owner of the service has
+    set. Raises PermissionDenied."""
     quota_limit, faults = call.read_body(records.QuotaLimit)
     key = _key(call, quota_limit, faults)
     limit = None if quota_limit.limit == UNLIMITED else quota_limit.limit
@@ -256,12 +256,10 @@ def _global_or_region_key(project: str, region: str, metric: str, person: str) -
 
 
 async def usage(call: JsonCall) -> records.UsageReport:
-    """`GET /trainshed/v1/usage?project=P[&by=B][&since=T][&until=T]`: return the usage of jobs between two
-    times, by default from the start of this month (UTC) until now. Rows are ordered by cost, then by
-    GPU-hours and CPU-hours, highest first.
-
-    `by`: `user` (the default), `project`, `node`, `machine` or `labels.KEY`. `project=-`: all projects.
-    """
+    """`GET /trainshed/v1/usage?project=P[&by=B][&since=T][&until=T]`: return the usage by jobs between two
+    times. Default: from the start of this month (UTC) until now. Rows are ordered by cost, then by GPU-hours,
+    then by CPU-hours, highest first. `by`: `user` (the default), `project`, `node`, `machine` or
+    `labels.KEY`. `project=-` selects all projects."""
     faults, requested = Faults(), call.parameter("project")
     project = None if requested == _ALL_PROJECTS else read_project(call, requested, faults)
     by = call.parameter("by") or "user"
@@ -277,7 +275,7 @@ async def usage(call: JsonCall) -> records.UsageReport:
         if since > until:
             faults.add("since", "`since` is later than `until`.")
     faults.refuse()
-    used = await _used(call, project, since, min(until, now))
+    used = await _machine_time(call, project, since, min(until, now))
     label = by.removeprefix(_LABEL_PREFIX)
     group_of = _GROUPINGS.get(by, lambda used: dict(used.labels).get(label, ""))
     rows = _rows(used, group_of, call.services.settings.prices)
@@ -290,7 +288,7 @@ async def usage(call: JsonCall) -> records.UsageReport:
     )
 
 
-async def _used(
+async def _machine_time(
     call: JsonCall, project: str | None, since: Nanos, until: Nanos
 ) -> tuple[MachineTime, ...]:
     """Return the usage of finished and running attempts."""
@@ -298,13 +296,15 @@ async def _used(
     for _ in range(_MAX_ATTEMPTS):
         holding, reserved = capacity.holding(), tuple(reservations.uses(until))
         ended = await call.services.reader.machine_time(project, since, until)
-        # Machines that are released in the meantime must be counted only once.
+        # Machines that are released while this method runs must be counted only once.
         after = {(job.uid, job.placed) for job in capacity.holding()}
         is_same = reserved == tuple(reservations.uses(until))
         if is_same and all((job.uid, job.placed) in after for job in holding):
             break
     else:
-        raise Unavailable("Too many jobs are finishing now to be counted. Try again in a moment.")
+        raise Unavailable(
+            "The usage cannot be computed, because too many jobs are finishing now. Try again in a moment."
+        )
     running = [use.within(since, until) for use in reserved if project in (None, use.project_id)]
     requested = [job for job in holding if project in (None, job.name.project_id)]
     for number, job in enumerate(requested):

@@ -1,4 +1,4 @@
-"""Describes the current state of a job, tuning job or pipeline, once or at each change."""
+"""Describes the current state of a job, tuning job or pipeline: once, or after each change."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -39,17 +39,19 @@ _STARTING: Final = frozenset({JobState.QUEUED, JobState.PREPARING})
 
 
 class WorkState(Struct, frozen=True):
-    """A job, tuning job or pipeline together with the current state that its record does not contain."""
+    """A job, tuning job or pipeline, and those parts of its current state that its record does not
+    contain."""
 
     work: Work
-    #: Why the job, or the first trial of a search, waits for capacity; None if it does not wait.
+    #: The reason why the job waits for capacity; None if it does not wait. For a search, the reason of its
+    #: first trial.
     waiting: Waiting | None = None
-    #: The jobs of running trials, or a pipeline's job, read at the same time.
+    #: The jobs of running trials, or the job of a pipeline. They are read at the same time.
     children: tuple["WorkState", ...] = ()
 
     @property
     def uids(self) -> frozenset[JobUid]:
-        """The jobs whose notices may announce a change."""
+        """UIDs of the jobs whose notices may announce a change of this state."""
         return frozenset({self.work.uid}).union(*(state_of.uids for state_of in self.children))
 
 
@@ -60,7 +62,7 @@ async def read_state(services: Services, uid: JobUid) -> WorkState:
 
 
 async def state_of(services: Services, work: Work) -> WorkState:
-    """Return the current state of a job, tuning job or pipeline that was just read."""
+    """Return the current state of a job, tuning job or pipeline whose record was just read."""
     work = with_link(services, work)
     match work:
         case Job():
@@ -87,8 +89,8 @@ async def state_of(services: Services, work: Work) -> WorkState:
 async def describe_work(
     services: Services, principal: Principal, work_state: WorkState
 ) -> records.JobDescription:
-    """Return the description of a job, tuning job or pipeline for `principal`, without its public resource
-    (`resource_of`)."""
+    """Return the description of a job, tuning job or pipeline for `principal`. It does not contain the public
+    resource (`resource_of`)."""
     work = work_state.work
     match work:
         case Job():
@@ -124,7 +126,7 @@ async def describe_work(
 async def _with_retry_reason(
     services: Services, job: Job, waiting: Waiting | None
 ) -> Waiting | None:
-    """Add the reason for the retry to a job that waits for its back-off time."""
+    """If a job waits before a retry, add the reason for the retry."""
     if waiting is None or waiting.reason is not WaitReason.BACK_OFF or waiting.hint:
         return waiting
     timeline = await services.reader.timeline(job.uid)
@@ -140,8 +142,8 @@ async def _common(services: Services, work_state: WorkState) -> records.JobDescr
 
 
 async def waiting_reasons(services: Services, work_state: WorkState) -> list[str]:
-    """Return the reasons why a job, tuning job or pipeline waits. For a tuning job, return the reasons of its
-    first trial that is not running."""
+    """Return the reasons why a job, tuning job or pipeline waits. For a tuning job, these are the reasons of
+    its first trial that is not running."""
     work = work_state.work
     match work:
         case Job():
@@ -168,8 +170,8 @@ async def waiting_reasons(services: Services, work_state: WorkState) -> list[str
 
 
 async def _trials(services: Services, job: TuningJob) -> list[records.Trial]:
-    """Return the views of the trials. Measurements are read after the trials, so that a finished trial has
-    all its measurements."""
+    """Return the views of the trials. The measurements are read after the trials. Otherwise a finished trial
+    could lack measurements."""
     trials = await services.studies.history((job.study,))
     measurements = await services.studies.measurements(job.study)
     states = {child.uid: child.state for child in await services.reader.children(job.uid)}
@@ -194,7 +196,7 @@ async def resource_of(services: Services, work: Work, etag: str) -> dict[str, An
             return wire_json.to_public(vertex.custom_job(work))
         case TuningJob():
             measurements = await services.studies.measurements(work.study)
-            # This takes a second for a thousand trials, so it runs in a thread.
+            # For a thousand trials, this takes a second. Therefore it runs in a thread.
             return await asyncio.to_thread(
                 lambda: wire_json.to_public(vertex.tuning_job(work, trials, measurements))
             )
@@ -205,17 +207,17 @@ async def resource_of(services: Services, work: Work, etag: str) -> dict[str, An
 
 
 async def watch(call: JsonCall) -> AsyncGenerator[bytes]:
-    """`GET /trainshed/v1/jobs/{job}/watch`: stream a `JobDescription`, without the public resource, now and
-    after each change, until the job finishes. A blank line means that the job's timeline or log may have
-    changed."""
+    """`GET /trainshed/v1/jobs/{job}/watch`: stream a `JobDescription` without the public resource. The first
+    is sent at once, others after each change until the job finishes. A blank line means that the job's
+    timeline or log may have changed."""
     before = call.services.notices.latest
     work, _ = await find_work(call.services.reader, call.target)
     return _descriptions(call, work, before)
 
 
 async def _descriptions(call: JsonCall, work: Work, before: int) -> AsyncGenerator[bytes]:
-    """Yield the descriptions. `work`: the job, tuning job or pipeline as it was when `before` was the latest
-    notice of any job."""
+    """Yield the descriptions. `work`: the job, tuning job or pipeline as read after the notice with the
+    number `before`, which was then the newest notice of all jobs."""
     services, notices, uid = call.services, call.services.notices, work.uid
     pace, sent, counts = Pace(notices), b"", {uid: before}
     await pace.start_read()
@@ -228,7 +230,7 @@ async def _descriptions(call: JsonCall, work: Work, before: int) -> AsyncGenerat
         sent = text
         if work_state.work.state.is_final:
             return
-        # A job without a notice count may have had notices already, so read it again.
+        # For a job that had no count yet, notices may have been missed. Therefore the state is read again.
         if work_state.uids <= counts.keys():
             await pace.wait_for_news({job_uid: counts[job_uid] for job_uid in work_state.uids})
         await pace.start_read()

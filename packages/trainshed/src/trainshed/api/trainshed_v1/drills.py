@@ -1,5 +1,5 @@
-"""Drills of a job (spec/operations#drills), and the resume report, which reads the log around each drill and
-evaluates it with `core.resume`."""
+"""Drills of a job (spec/operations#drills), and the resume report. The report reads the log around each drill
+and evaluates it with `core.resume`."""
 
 import asyncio
 import re
@@ -34,7 +34,7 @@ from trainshed.wire.trainshed_v1 import timeline as records
 MAX_DRILLS: Final = 100
 """Maximum number of drills of one job."""
 _MAX_LISTED_REPLICAS: Final = 10
-"""Maximum number of replicas in an error message."""
+"""Maximum number of replicas that an error message lists."""
 _ROLES: Final = {role: pool for pool, role in enumerate(ML_ROLES)} | {"chief": 0}
 _ROLE_PATTERN: Final = re.compile(
     rf"({'|'.join(_ROLES)})(?:(?: |-|-replica-)(\d{{1,6}}))?", re.ASCII
@@ -49,14 +49,14 @@ async def drill(call: JsonCall) -> records.Drill:
     ordered = _read_drill(*call.read_body(records.DrillOrder), services.now(), job)
     if len(job.drills) >= MAX_DRILLS:
         raise FailedPrecondition(
-            f"{job.name} already has the maximum of {len(job.drills)} drills. Drill another job."
+            f"{job.name} already has the maximum of {len(job.drills)} drills. Submit the job again for more."
         )
     services.wake(await services.intake.order_drill(job.name, ordered))
     return drill_view(ordered, job.name.api)
 
 
 def _read_drill(order: records.DrillOrder, faults: Faults, now: Nanos, job: Job) -> Drill:
-    """Return the ordered drill of the job. Raises InvalidRequest with all errors."""
+    """Return the drill of the job that a request orders. Raises InvalidRequest with all errors."""
     kinds = tuple(DrillKind)
     if order.kind not in kinds:
         text = f"{order.kind!r} is not one of: {', '.join(kinds)}.{closest(order.kind, kinds)}"
@@ -94,7 +94,7 @@ def _state(drill: Drill) -> str:
 
 
 def read_replica(text: str, job: Job, faults: Faults) -> ReplicaId:
-    """Return the replica of a job with this name; "" stands for the primary replica. Adds errors to
+    """Return the replica of a job with this name. The default for "" is the primary replica. Adds errors to
     `faults`."""
     text = text.strip()
     replica, shown = ReplicaId(0, 0), text
@@ -117,14 +117,14 @@ def read_replica(text: str, job: Job, faults: Faults) -> ReplicaId:
 
 
 _MAX_LINES_BEFORE: Final = 2_000
-"""Number of lines before a fault that are searched for steps."""
+"""Number of lines before a fault that are searched for the last step."""
 _MAX_SEARCHED_LINES: Final = 50_000
-"""Maximum number of log lines that are searched for a step."""
+"""Maximum number of lines of a log that are searched for a step."""
 
 
 async def report(call: JsonCall) -> records.ResumeReport:
-    """`GET /trainshed/v1/jobs/{job}/resumeReport`: return whether the job resumed its progress after each
-    drill."""
+    """`GET /trainshed/v1/jobs/{job}/resumeReport`: return whether the job has continued from its saved
+    progress after each drill."""
     job, _ = await find_job(call.services.reader, call.target)
     entries = await call.services.reader.timeline(job.uid)
     logs = call.services.logs
@@ -148,7 +148,8 @@ async def _finding(logs: LogReader, job: Job, hit: Hit) -> Finding:
 
 
 async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
-    """Return the steps in the log of the replica that the drill hit, or of the primary, or of any replica."""
+    """Return the steps in a log: of the replica that the drill has hit, or else of the primary replica, or
+    else of any replica."""
     fault = hit.restarted or hit.ended + 1
     for replicas in dict.fromkeys(
         (frozenset({hit.drill.replica}), frozenset({ReplicaId(0, 0)}), None)
@@ -169,7 +170,7 @@ async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
             after = await _first_step(series, lines)
         step_numbers = [step.number for step in steps if step.at >= hit.began]
         source = ", ".join(log_task_name(job.name.api, replica) for replica in replicas or ())
-        # With several replicas, each has its own order of steps.
+        # The logs of several replicas have no common order of steps.
         ascending = not source or step_numbers == sorted(step_numbers, reverse=True)
         return Progress(
             source=source,
@@ -183,16 +184,16 @@ async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
 
 
 async def _first_step(series: Series, lines: Iterator[LogLine]) -> Step | None:
-    """Return the first step in the lines. Reads them in a thread, because the service does not control their
-    size."""
+    """Return the first step in the lines. The lines are read in a thread, because the service does not
+    control their size."""
     return await asyncio.to_thread(lambda: next(filter(None, map(series.step, lines)), None))
 
 
 def _lines(
     logs: LogReader, job: Job, replicas: Set[ReplicaId] | None, start: int, end: int
 ) -> Iterator[LogLine]:
-    """Yield the programs' lines from `start` until before `end` (0 = no end), up to the search limit.
-    Blocks."""
+    """Yield the lines that programs printed from `start` until before `end` (0 = no end). At most
+    _MAX_SEARCHED_LINES lines are read. Blocks."""
     for entry, source in islice(
         logs.new_entries(job.uid, {}, start, replicas), _MAX_SEARCHED_LINES
     ):

@@ -1,5 +1,5 @@
-"""Preflight: whether a job would be admitted now and on which nodes, or what would let it start
-(spec/submit#preflight). Stores nothing."""
+"""Preflights: whether a job would be admitted now and on which nodes, or else which change would allow it to
+start (spec/submit#preflight). Nothing is stored."""
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
@@ -36,8 +36,8 @@ _PIPELINE_NOTICE: Final = "This is a training pipeline. The plan shows its job."
 
 async def explain(call: JsonCall) -> records.Explanation:
     """`POST /trainshed/v1/jobs:explain`: return whether a job would be admitted now, and on which nodes.
-    Stores nothing. `job` is checked like in the API's create method. For a tuning job, the job of one trial
-    is explained; for a training pipeline, its job."""
+    Nothing is stored. The field `job` is checked as in the API's create method. The result for a tuning job
+    is about the job of one trial, and the result for a training pipeline is about its job."""
     settings, (request, faults) = call.services.settings, call.read_body(records.ExplainRequest)
     api, body = request.api, request.job
     project = request.project or settings.project
@@ -60,8 +60,8 @@ async def explain(call: JsonCall) -> records.Explanation:
 async def _job_to_create(
     call: JsonCall, api: Api, project: str, location: str, body: Mapping[str, Any]
 ) -> tuple[Job, tuple[str, ...]]:
-    """Return the job that the API's create method would create from `body`, and notices for tuning jobs and
-    pipelines. Raises the errors of that method."""
+    """Return the job that the API's create method would create from `body`, and notices about tuning jobs and
+    pipelines. Raises the errors of the create method."""
     matched = routes.match("POST", collection_of(api, body, project, location))
     if matched is None:
         raise InvalidRequest((Violation("project", project_fault(project)),))
@@ -95,13 +95,13 @@ async def _requested_job(call: Call, request: Any) -> JobDraft[Any]:
             return await job_service.requested_job("hyperparameter_tuning_job", call, request)
         case "CreateTrainingPipeline":
             uid = call.services.new_uid()
-            return (await training_pipelines.requested_pipeline(call, request, uid)).parsed.job
+            return (await training_pipelines.requested_pipeline(call, request, uid)).pipeline.job
         case _:
             return await ml_v1.requested_job(call, request)
 
 
 async def _require_new(call: JsonCall, job: Job) -> None:
-    """Raise AlreadyExists for the ID of an existing `ml` job. Vertex assigns a new ID to each job."""
+    """Raise AlreadyExists if an `ml` job with this ID exists. Vertex assigns a new ID to each job."""
     if job.name.api is not Api.ML:
         return
     try:
@@ -136,8 +136,8 @@ def _explanation(job: Job, preflight: Preflight, notices: tuple[str, ...]) -> re
 
 
 def _missing_type_notices(job: Job, node_types: Collection[str]) -> Iterator[str]:
-    """Yield notices about accelerators that no node has, unless a warning already covers them. `node_types`:
-    the accelerator types of the nodes."""
+    """Yield notices about accelerators that no node has, unless a warning already contains this.
+    `node_types`: the accelerator types of the nodes."""
     requested = {
         pool.machine.accelerators.type for pool in job.spec.pools if pool.machine.accelerators
     }

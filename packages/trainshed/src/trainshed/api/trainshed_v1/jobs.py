@@ -1,5 +1,5 @@
-"""Jobs, tuning jobs and pipelines of both APIs: list, describe, timeline, cancel, delete; and the status of
-the service."""
+"""Jobs, tuning jobs and pipelines of both APIs: list, describe, timeline, cancel and delete. Also the status
+of the service."""
 
 import asyncio
 import shutil
@@ -67,20 +67,21 @@ _DEFAULT_PAGE_SIZE: Final = 50
 _MAX_PAGE_SIZE: Final = 500
 _MAX_COUNT: Final = 1000
 _TREND_TIME_LIMIT: Final = 0.2
-"""Seconds after which a list reads no further logs for trends. The next list continues."""
+"""Maximum time in seconds in which a list reads logs for trends. The next request continues with the
+remaining logs."""
 _METRIC_TIME_LIMIT: Final = 0.5
-"""Maximum time in seconds to read the metrics of a page's jobs. After that, the service returns a short page
-with a token."""
+"""Maximum time in seconds in which a list reads the metrics of a page's jobs. After that, the response is a
+short page with a token."""
 _MAX_REPETITIONS: Final = 8
-"""Maximum number of repetitions of a parameter."""
+"""Maximum number of values of a repeated parameter."""
 
 
 async def status(call: JsonCall) -> records.Status:
-    """`GET /trainshed/v1/status[?project=P]`: return the service's state and the defaults for clients.
-    `bucket` is the default bucket of the project, or of the caller's project. The bucket may not exist
-    yet."""
+    """`GET /trainshed/v1/status[?project=P]`: return the service's state, and the defaults for clients.
+    `bucket` is the default bucket of the project. It may not exist yet. Without `project`, the project is the
+    caller's only project or the default project."""
     settings, principal = call.services.settings, call.principal
-    # The default of a user with rights in only one project is that project.
+    # For a user with rights in only one project, that project is the default.
     default_project = (
         settings.project
         if principal.rights.within(settings.project)
@@ -91,7 +92,7 @@ async def status(call: JsonCall) -> records.Status:
     lag = call.services.lag()
     return records.Status(
         version=settings.version,
-        start_time=text_micros(call.services.started or 0),
+        start_time=text_micros(call.services.start_time or 0),
         principal=call.principal.email,
         apis=("aiplatform.v1", "ml.v1", "logging.v2"),
         project=default_project,
@@ -128,17 +129,19 @@ async def _outbox(services: Services) -> records.Outbox | UnsetType:
 async def list_(call: JsonCall) -> records.JobList:
     """`GET
     /trainshed/v1/jobs?project=P[&state=S][&user=U][&label=K=V][&machine=TEXT][&since=TIME][&search=TEXT][&metric=BOUND][&displayName=N][&limit=N][&pageToken=T]`:
-    list jobs, tuning jobs and pipelines, newest first; `project=-`: of all projects.
+    list jobs, tuning jobs and pipelines, newest first. `project=-` selects all projects. `?parent=NAME`
+    instead of the project lists the jobs of a tuning job or pipeline.
 
-    Filters: `state`: one or several states. `user`: an address, or `me` for the caller. `label`: a label, `K`
-    with any value; may be repeated. `machine`: part of a machine or accelerator type. `since`: the earliest
-    creation time. `search`: words in the display name, ID or a label. `metric`: a bound on the last value of
-    a metric (`val_accuracy>0.9`); may be repeated, and may return short pages. `displayName`: the exact name,
-    which is found quickly at any age.
+    Filters: `state` is one state or several. `user` is an address, or `me` for the caller. `label` is a
+    label, or only its key `K` for any value; it may be repeated. `machine` is part of a machine type or
+    accelerator type. `since` is the earliest creation time. `search` contains words in the display name, the
+    ID or a label. `metric` is a bound on the last value of a metric (`val_accuracy>0.9`); it may be repeated,
+    and pages may be short. `displayName` is the exact display name; such jobs are found quickly even if they
+    are old.
 
-    Additional results: `&current_activity=true`: each job's current activity; `&trend=true`: its metric;
-    `&counts=true`: the number of jobs in each state, regardless of the filters. `?parent=NAME` instead of the
-    project lists the jobs of a tuning job or pipeline.
+    Additional results: `&glance=true` for the current activity of each job, `&trend=true` for a
+    metric of each job, `&counts=true` for the number of jobs in each state, to which the filters do not
+    apply.
     """
     job_filter, filter_texts = _filter(call)
     try:
@@ -149,7 +152,7 @@ async def list_(call: JsonCall) -> records.JobList:
         call.number("limit", 0), default=_DEFAULT_PAGE_SIZE, maximum=_MAX_PAGE_SIZE, field="limit"
     )
 
-    # A page token is valid only for these values and the same project or parent.
+    # A page token is valid only together with these values, and with the same project or parent.
     bound_texts = (*filter_texts, *map(str, bounds))
     if parent := call.parameter("parent"):
         return await _list_children(call, parent, job_filter.passes, size, bound_texts, bounds)
@@ -198,7 +201,8 @@ def _repeated_values(call: JsonCall, name: str) -> Sequence[str]:
 async def _filter_by_metrics(
     services: Services, page: Page, bounds: Sequence[Bound], size: int, question: tuple[str, ...]
 ) -> Page:
-    """Return at most `size` jobs of a page whose metrics meet all bounds. Stops after a short time."""
+    """Return at most `size` jobs of a page whose metrics meet all bounds. After _METRIC_TIME_LIMIT, the
+    result is shorter."""
     if not bounds:
         return page
     matching: list[tuple[Work, str]] = []
@@ -258,15 +262,16 @@ async def describe(call: JsonCall) -> records.JobDescription:
 
 
 async def _warnings(call: JsonCall, work: Work) -> tuple[str, ...]:
-    """Return the distinct warnings of the replicas of a job or of a pipeline's job."""
+    """Return the warnings of the replicas of a job, without duplicates. For a pipeline, return those of its
+    job."""
     uid = work.job if isinstance(work, Pipeline) else work.uid
     entries = await call.services.reader.timeline(uid) if uid else ()
     return tuple(dict.fromkeys(e.message for e in entries if e.kind.endswith("_warning")))
 
 
 async def timeline(call: JsonCall) -> Timeline:
-    """`GET /trainshed/v1/jobs/{job}/timeline[?skip=N]`: return the history of a job. `skip`: omit the first N
-    entries, which the client already has."""
+    """`GET /trainshed/v1/jobs/{job}/timeline[?skip=N]`: return the history of a job. With `skip`, omit the
+    first N entries, because the client already has them."""
     work, _ = await find_work(call.services.reader, call.target)
     entries = await call.services.reader.timeline(work.uid)
     skipped = min(call.number("skip", 0), len(entries))
@@ -281,15 +286,15 @@ async def timeline(call: JsonCall) -> Timeline:
 
 
 async def cancel(call: JsonCall) -> Nothing:
-    """`POST /trainshed/v1/jobs/{job}:cancel`: request the job to stop. May be repeated."""
+    """`POST /trainshed/v1/jobs/{job}:cancel`: request the cancellation of a job. May be repeated."""
     work, _ = await find_work(call.services.reader, call.target)
     await cancel_work(call.services, call.principal, work)
     return Nothing()
 
 
 async def cancel_all(call: JsonCall) -> records.CancelledJobs:
-    """`POST /trainshed/v1/jobs:cancel`: cancel all jobs of a user in a project or in all projects (`-`), or
-    all jobs of a project. May be repeated."""
+    """`POST /trainshed/v1/jobs:cancel`: cancel all jobs of a user in one project or in all projects (`-`).
+    Without a user, cancel all jobs of one project. May be repeated."""
     services, (sent, faults) = call.services, call.read_body(records.JobsOf)
     is_everywhere = sent.project == _ALL_PROJECTS
     project = None if is_everywhere else read_project(call, sent.project, faults)
@@ -324,7 +329,7 @@ async def cancel_all(call: JsonCall) -> records.CancelledJobs:
         await services.access.record()
     cancelled: list[str] = []
     for work in unfinished:
-        with suppress(FailedPrecondition, NotFound):  # The job has ended in the meantime.
+        with suppress(FailedPrecondition, NotFound):  # The job may have ended in the meantime.
             await cancel_work(services, call.principal, work)
             cancelled.append(str(work.name))
     return records.CancelledJobs(jobs=tuple(cancelled))
@@ -339,12 +344,12 @@ async def delete(call: JsonCall) -> Nothing:
 
 
 def _project(call: JsonCall) -> str | None:
-    """Return the project of the query for the store; None for all projects."""
+    """Return the project in the query as the store expects it; None = all projects."""
     return None if call.parameter("project") == _ALL_PROJECTS else queried_project(call)
 
 
 def _filter(call: JsonCall) -> tuple[JobFilter, tuple[str, ...]]:
-    """Return the filter of a list, and the texts of its parameters. Raises InvalidRequest."""
+    """Return the filter of a list, and the values of its parameters. Raises InvalidRequest."""
     states = frozenset(map(_state, call.texts("state")))
     labels = [text.partition("=") for text in _repeated_values(call, "label")]
     display_name, search = call.parameter("displayName"), call.parameter("search")
@@ -371,7 +376,8 @@ def _filter(call: JsonCall) -> tuple[JobFilter, tuple[str, ...]]:
     if machine:
         tests.append(JobFilter(partial(_runs_on, machine=machine)))
     conditions = tuple(test.where for test in tests if test.where is not None)
-    # Without `since`: the console computes it from the current time, and newest jobs come first.
+    # `since` is not part of a token, because the console computes it from the current time, and the newest
+    # jobs are listed first.
     filter_texts = (",".join(sorted(states)), search, display_name, user, machine)
 
     def passes(work: Work) -> bool:
@@ -384,7 +390,7 @@ def _filter(call: JsonCall) -> tuple[JobFilter, tuple[str, ...]]:
 
 
 def _mentions(work: Work, word: str) -> bool:
-    """Whether the display name, the ID or a label contains a lower-case word."""
+    """Whether the display name, the ID or a label contains a word in lower case."""
     return (
         word in work.display_name.lower()
         or word in work.name.job_id.lower()

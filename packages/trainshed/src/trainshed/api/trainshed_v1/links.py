@@ -1,5 +1,8 @@
-"""Creates tickets and links that open pages without a token (`calls.links`): tickets for shells in running
-replicas and in autopsies of failed replicas, and links to TensorBoard for the event files of jobs."""
+"""Creates tickets and links that open pages without a token (`calls.links`).
+
+Tickets are for shells in running replicas and in autopsies of failed replicas. Links are for TensorBoard,
+which shows the event files of jobs.
+"""
 
 from trainshed.access.permissions import PERMISSIONS, authorize
 from trainshed.access.principals import Principal
@@ -23,10 +26,10 @@ from trainshed.wire.trainshed_v1.jobs import ViewLink, ViewRequest
 
 
 async def open_shell(call: JsonCall) -> records.ShellTicket:
-    """`POST /trainshed/v1/jobs/{job}:shell`: return a ticket for a shell in a running replica. With `port`,
-    the ticket is for a connection to that port of the replica. With `autopsy`, it is for a shell in the files
-    of a failed replica. Raises FailedPrecondition if shells are disabled or the replica is not running, and
-    NotFound if no such autopsy exists."""
+    """`POST /trainshed/v1/jobs/{job}:shell`: return a ticket. It is for a shell in a running replica; with
+    `port`, for a connection to that port of the replica; with `autopsy`, for a shell in the files of a failed
+    replica. Raises FailedPrecondition if shells are disabled or the replica is not running, and NotFound if
+    the autopsy does not exist."""
     services, shells = call.services, enabled_shells(call.services)
     job, _ = await find_job(services.reader, call.target)
     choice, faults = call.read_body(records.ReplicaChoice)
@@ -42,7 +45,7 @@ async def open_shell(call: JsonCall) -> records.ShellTicket:
         faults.add("port", "A failed replica has no open ports.")
     faults.refuse()
     if autopsy:
-        # The program received these files with the rights of its service account.
+        # The files in an autopsy were readable with the rights of the job's service account.
         require_act_as(call.principal, (job.spec.service_account,))
         existing = _find_autopsy(shells, job, replica if choice.replica.strip() else None, attempt)
         attempt, replica = existing.attempt, existing.replica
@@ -69,8 +72,8 @@ async def open_shell(call: JsonCall) -> records.ShellTicket:
 
 
 def _find_autopsy(shells: Terminals, job: Job, replica: ReplicaId | None, attempt: int) -> Autopsy:
-    """Return the first matching autopsy of the newest attempt. Raises NotFound with a list of the existing
-    autopsies."""
+    """Return the first matching autopsy of the newest attempt. Raises NotFound, whose message lists the
+    existing autopsies."""
     existing = shells.autopsies(job.uid)
     matching = [
         autopsy
@@ -82,7 +85,7 @@ def _find_autopsy(shells: Terminals, job: Job, replica: ReplicaId | None, attemp
     if not existing:
         raise NotFound(
             f"{job.name} has no autopsy. No replica has failed, the autopsy has expired (setting "
-            "`autopsy_ttl`), or its files were on a cluster node that is gone."
+            "`autopsy_ttl`), or its files were on a cluster node that no longer exists."
         )
     available = ", ".join(
         f"{log_task_name(job.name.api, autopsy.replica)} of attempt {autopsy.attempt}"
@@ -92,8 +95,8 @@ def _find_autopsy(shells: Terminals, job: Job, replica: ReplicaId | None, attemp
 
 
 async def view(call: JsonCall) -> ViewLink:
-    """`POST /trainshed/v1/jobs/{job}:tensorboard`: return the link to TensorBoard for one job or for several
-    jobs together. Raises FailedPrecondition if a job has no directory for event files, and NotServed."""
+    """`POST /trainshed/v1/jobs/{job}:tensorboard`: return a link to a TensorBoard view of one job or of
+    several jobs. Raises FailedPrecondition if a job has no directory for event files, and NotServed."""
     tracking, shown = call.services.tracking, call.principal.credential
     if tracking is None:
         raise NotServed(
@@ -112,8 +115,8 @@ async def view(call: JsonCall) -> ViewLink:
             authorize(call.principal, OPEN_VIEW, (work.name.project_id,))
             works.append(work)
         except (NotFound, PermissionDenied, FailedPrecondition):
-            # One error for all cases, because the response must not reveal whether another project has such a
-            # job.
+            # The error is the same in all cases, because the response must not reveal whether the job exists
+            # in another project.
             text = f"The job {target[:200]!r} does not exist, or you may not read it."
             faults.add(f"others[{index}]", text)
     faults.refuse()
@@ -122,7 +125,7 @@ async def view(call: JsonCall) -> ViewLink:
 
 
 async def link_if_any(services: Services, principal: Principal, work: Work) -> str | None:
-    """Return the link to TensorBoard if `principal` may have it and there are event files; otherwise None."""
+    """Return the link to TensorBoard, or None if there are no event files or `principal` may not see them."""
     tracking, shown = services.tracking, principal.credential
     may = principal.may(PERMISSIONS[OPEN_VIEW], work.name.project_id)
     if tracking is None or shown is None or not may:

@@ -1,12 +1,13 @@
-"""A job's log, as an NDJSON stream or in pages. The Logging API returns the log of all trials of a tuning
-job.
+"""A job's log as an NDJSON stream, or in pages. The Logging API can also return the logs of all trials of a
+tuning job.
 
-In a stream, the lines of each replica arrive in order and without gaps. Existing lines are merged by time
-across replicas; later lines are sent at once. A client that reconnects sends the last line that it has
-received of every replica.
+In a stream, the lines of each replica are in order and without gaps. Lines that already exist are merged by
+time across replicas. Later lines are sent at once. A client that reconnects sends the last line that it has
+received from each replica.
 
-Pages extend backwards from the log's end or from any line, and forwards from a line or a time. A page with a
-filter reads a limited number of lines, and then reports that more lines exist.
+A page contains the lines before the log's end or before any line, or the lines after a line or a time. A
+request for a page with a filter reads a limited number of lines. The response then specifies that more lines
+exist.
 """
 
 import asyncio
@@ -37,27 +38,25 @@ from trainshed.store.logs.segments import display_lines
 from trainshed.wire.trainshed_v1 import timeline as records
 
 _PIECE_SIZE: Final = 64 << 10
-"""Size in bytes of the pieces of a stream. A slow client holds two pieces and a block of each replica's log
-in memory, and may have thousands of streams."""
+"""Size in bytes of a part of a stream. For a slow client, the service holds two parts, and a block of each
+replica's log. There may be thousands of streams."""
 _EXECUTOR: Final = ThreadPoolExecutor(1, "following")
-"""One thread for all streams. With several computing threads, the event loop would wait for each of them
-after every write to a socket, and clients of logs would delay all others."""
+"""One thread reads for all streams. With several computing threads, the event loop would wait for each of
+them after each write to a socket. Clients of logs would then delay all others."""
 _MAX_TAIL: Final = 10_000
 _POSITION_PATTERN: Final = re.compile(r"([a-z]+[\d-]*)/(\d{1,9})/(\d{1,12})")
 
 Replicas = frozenset[ReplicaId] | None
-"""The replicas whose lines a request selects; None = all replicas."""
+"""The replicas whose lines are selected; None = all replicas."""
 Position = dict[ReplicaId, tuple[int, int]]
-"""A `LogPosition` that advances."""
+"""Positions in the logs of replicas, which advance as lines are read: (attempt, line number) by replica."""
 
 
 async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
     """`GET /trainshed/v1/jobs/{job}/logs[?follow=true][&replica=R][&tail=N][&since=TIME][&after=PLACES]`:
-    stream the lines of the log as `LogLine` records.
-
-    With `follow`, the stream ends when the job has finished and all lines were sent. `after`: for a client
-    that reconnects, the last received line of each replica, as REPLICA/ATTEMPT/N.
-    """
+    stream the lines of the log as `LogLine` records. With `follow`, the stream ends when the job has finished
+    and all lines were sent. `after`: the last line that a reconnecting client has received from each replica,
+    as REPLICA/ATTEMPT/N."""
     job, _ = await find_job(call.services.reader, call.target)
     replicas = selected_replicas(job, call.texts("replica"))
     reader, since = call.services.logs, call.moment("since", Nanos(0))
@@ -74,7 +73,7 @@ async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
 async def _position_before(reader: LogReader, job: Job, replicas: Replicas, count: int) -> Position:
     """Return the position before the last `count` lines of a log."""
     position: Position = {}
-    # Read each replica's position first, so that lines that are written in the meantime are sent too.
+    # Read the positions of all replicas first. Lines that are written in the meantime are then sent, too.
     for replica in (*job.spec.replicas(), SERVICE) if replicas is None else replicas:
         for last in await reader.tail(job.uid, 1, replicas={replica}):
             position[replica] = (last.attempt, last.n)
@@ -92,7 +91,8 @@ async def _lines(
     while True:
         await pace.start_read()
         count = notices.count(job.uid)
-        # Read the state before the lines, so that a job's end is not reported before its last lines.
+        # Read the state before the lines. Otherwise the stream could end before the last lines of a finished
+        # job.
         is_finished = await _is_finished(services, job.uid)
         pieces = read()
         while piece := await loop.run_in_executor(_EXECUTOR, next, pieces, b""):
@@ -116,8 +116,11 @@ async def _is_finished(services: Services, uid: JobUid) -> bool:
 def _pieces(
     logs: LogReader, job: Job, seen: Position, since: Nanos, replicas: Replicas
 ) -> Iterator[bytes]:
-    """Yield the current lines in pieces of about _PIECE_SIZE bytes. Lines are marked as `seen` when their
-    block is read, so the caller must consume all pieces before it reads again."""
+    """Yield the current lines in parts of about _PIECE_SIZE bytes.
+
+    `seen` is updated when a block of lines is read. The caller must therefore consume all parts before it
+    reads again.
+    """
     piece = bytearray()
 
     def read(source: Source, block: bytes) -> tuple[list[bytes], list[bytes]]:
@@ -148,23 +151,23 @@ def _pieces(
 
 @lru_cache(1024)
 def _encoded_names(api: Api, replica: ReplicaId, attempt: int) -> bytes:
-    """Return the JSON members of a `records.LogLine` that are the same for all lines of a replica's
-    attempt."""
+    """Return the JSON members of a `records.LogLine` that all lines of a replica in an attempt have in
+    common."""
     names = {"replica": str(replica), "task": log_task_name(api, replica), "attempt": attempt}
     return msgspec.json.encode(names)[1:-1]
 
 
 @lru_cache(1024)
 def _line_template(names: bytes, second: bytes) -> bytes:
-    """Return the JSON template of a `records.LogLine` in that second, for nanoseconds, severity, text and
-    number. A template is fast enough for millions of lines."""
+    """Return the JSON template of a `records.LogLine` for all lines in one second. Its variables are
+    nanoseconds, severity, text and number. Templates are fast enough for millions of lines."""
     second_text = whole_second(int(second)).encode()
     return b'{"at":"%b.%%bZ",%b,"severity":"%%b","message":%%b,"n":%%b}\n' % (second_text, names)
 
 
 def selected_replicas(job: Job, names: tuple[str, ...]) -> Replicas:
-    """Return the replicas with these names, which may include `service`; None = all. Raises InvalidRequest
-    for unknown names."""
+    """Return the replicas with these names; None = all replicas. A name may be `service`. Raises
+    InvalidRequest for unknown names."""
     faults = Faults()
     chosen = [
         SERVICE if name == SERVICE_TASK else read_replica(name, job, faults) for name in names
@@ -174,7 +177,7 @@ def selected_replicas(job: Job, names: tuple[str, ...]) -> Replicas:
 
 
 def parse_positions(texts: Sequence[str]) -> Position:
-    """Parse texts of the form `REPLICA/ATTEMPT/N` to a position. Raises InvalidRequest."""
+    """Return the positions in texts of the form `REPLICA/ATTEMPT/N`. Raises InvalidRequest."""
     places: Position = {}
     for text in texts:
         match = _POSITION_PATTERN.fullmatch(text)
@@ -194,24 +197,23 @@ def parse_positions(texts: Sequence[str]) -> Position:
 _DEFAULT_LIMIT: Final = 500
 _MAX_LIMIT: Final = 2_000
 _MAX_READ_LENGTH: Final = 1 << 20
-"""Maximum number of characters of lines per read. A page has at most twice as many."""
+"""Maximum number of characters per read of lines. A page contains at most twice as many."""
 _MAX_READ_LINES: Final = 20_000
-"""Maximum number of lines that one request with a filter reads."""
+"""Maximum number of lines that a request with a filter reads."""
 _CHUNK_SIZE: Final = 2_000
 _SETTLE_TIME: Final = 10**9
-"""Nanoseconds after which no earlier line of another replica can arrive."""
+"""Maximum delay in nanoseconds of a line. After that, no earlier line of another replica can arrive."""
 _MAX_SEARCH_LENGTH: Final = 200
 
 
 async def page(call: JsonCall) -> records.LogPage:
     """`GET /trainshed/v1/jobs/{job}/logPage[?before=PLACE][&after=PLACE][&from=TIME][&limit=N][&replica=R]`:
-    return lines of the log, oldest first: the last lines, the lines before or after a place, or the lines
-    from a time on.
+    return lines of the log, oldest first. Default: the last lines.
 
-    A page of long lines has fewer than `limit` lines.
-
-    `&severity=S`: only lines of at least this severity. `&search=TEXT`: only lines that contain this text,
-    ignoring case. If a filter matches too few of 20,000 lines, the response sets `more`.
+    `before` and `after` select the lines before or after a place, and `from` selects the lines from a time
+    on. If lines are long, a page has fewer than `limit` lines. `&severity=S` selects lines with at least this
+    severity. `&search=TEXT` selects lines that contain this text, ignoring case. A request with a filter
+    reads at most 20,000 lines. If lines remain, the response sets `more`.
     """
     job, _ = await find_job(call.services.reader, call.target)
     limit = min(call.number("limit", None) or _DEFAULT_LIMIT, _MAX_LIMIT)
@@ -220,7 +222,8 @@ async def page(call: JsonCall) -> records.LogPage:
     before, after = _place(call, "before"), _place(call, "after")
     start = call.moment("from", None)
     forwards = after is not None or start is not None
-    # The log of a running job is read until shortly before now, because later lines may still arrive.
+    # For a running job, the most recent lines are omitted, because earlier lines of other replicas may still
+    # arrive.
     end = None if job.state.is_final else call.services.now() - _SETTLE_TIME
     lines: list[StoredLine] = []
     position, seen, more = after if forwards else before, 0, False

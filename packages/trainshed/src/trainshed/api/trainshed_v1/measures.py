@@ -1,5 +1,5 @@
-"""The measures of jobs: thinned curves (facts/experiments#curves) from event files or from printed values,
-predictions of searches, and the progress and current activity of a job."""
+"""The metrics of jobs: curves with a reduced number of points (facts/experiments#curves) from event files or
+printed values, predictions of searches, and the progress and current activity of a job."""
 
 import asyncio
 import contextlib
@@ -42,10 +42,10 @@ _MAX_POINTS: Final = 1000
 _MAX_TOTAL_POINTS: Final = 100_000
 _MAX_CURVES: Final = 2000
 _MAX_PRINTING_JOBS: Final = 100
-"""Maximum number of jobs of a tuning job or pipeline whose logs are read, newest first."""
+"""Maximum number of jobs of a tuning job or pipeline whose logs are read. The newest jobs are read."""
 _MAX_REPLICAS: Final = 16
 _MAX_CHART_LINES: Final = 8
-"""Maximum number of lines in a chart."""
+"""Maximum number of curves in a chart."""
 _LIST_TRIALS_METHOD: Final = "google.cloud.aiplatform.v1.VizierService.ListTrials"
 
 
@@ -54,11 +54,12 @@ async def curves(call: JsonCall) -> records.JobCurves:
     /trainshed/v1/jobs/{job}/curves?run=R&tag=T&points=N&charts=N&begin=S&end=S&means=true&replicas=true`:
     return the curves of a job.
 
-    `run` and `tag`: only these runs and tags; may be repeated. `points`: maximum number of points of a curve,
-    which include its extremes, or are means with `means`. The default and maximum is 1,000, or less with more
-    than a hundred curves. With one point per curve, it is the last point. `charts`: return points for only
-    this number of measures, loss first. `begin` and `end`: the steps of curves from event files, 0 = all,
-    with one point before and after. `replicas`: also return the printed values of the first other replicas.
+    `run` and `tag` select runs and tags; both may be repeated. `points`: maximum number of points per curve.
+    The points include the extremes of the curve; with `means`, they are averages. The default and the maximum
+    of `points` are 1,000, and lower if there are more than a hundred curves. If `points` is 1, the point is
+    the last one. `charts`: return points for only this number of metrics, starting with the loss. `begin` and
+    `end`: return the steps in this range, and one point before and after it, for curves from event files; 0 =
+    no limit. `replicas`: also return values that the first other replicas have printed.
     """
     max_points = call.number("points", None) or _MAX_POINTS
     if max_points > _MAX_POINTS:
@@ -117,8 +118,8 @@ async def curves(call: JsonCall) -> records.JobCurves:
 
 async def outlook(call: JsonCall) -> Outlook:
     """`GET /trainshed/v1/jobs/{job}/outlook?parameter=P&parameter=Q`: return the prediction of the model of a
-    tuning job or study over one or two of its parameters. The process that suggests trials computes it in
-    about a second."""
+    tuning job or study, over one or two of its parameters. The process that suggests trials computes the
+    prediction in about a second."""
     services, chosen = call.services, tuple(dict.fromkeys(call.query.get("parameter", ())))
     if "/studies/" in call.target:
         authorize(call.principal, _LIST_TRIALS_METHOD, (project_in(call.target),))
@@ -143,7 +144,7 @@ async def outlook(call: JsonCall) -> Outlook:
 
 
 def _chart_curves(series: Sequence[CurveSeries], charts: int | None) -> Sequence[CurveSeries]:
-    """Return the first lines of `charts` measures; None = all curves."""
+    """Return the first curves of `charts` metrics; None = all curves."""
     if charts is None:
         return series
     lines: dict[str, list[CurveSeries]] = {}
@@ -201,7 +202,7 @@ def _point(step: float, at: Nanos, value: float | bytes) -> records.CurvePoint:
 
 
 def json_number(value: float | bytes) -> float | str:
-    """Return a value for a record. Numbers that JSON cannot represent become text."""
+    """Return a number for a record. Numbers that JSON cannot represent become strings."""
     assert isinstance(value, float)
     if math.isnan(value):
         return "NaN"
@@ -211,12 +212,12 @@ def json_number(value: float | bytes) -> float | str:
 
 
 _MAX_LINE_LENGTH: Final = 300
-"""Maximum number of characters of a last line."""
+"""Maximum number of characters in a last line."""
 
 
 async def current_activity(services: Services, work: Work) -> tuple[Glance, Progress | None]:
-    """Return the reason why a job, tuning job or pipeline waits, its last printed line, and its progress.
-    Reads nothing if it has finished."""
+    """Return the current activity of a job, tuning job or pipeline: the reason why it waits, the last printed
+    line, and the progress. If it has finished, no log is read."""
     last_line, progress = await progress_of(services, work)
     if work.state.is_final:
         return Glance(), progress
@@ -225,8 +226,8 @@ async def current_activity(services: Services, work: Work) -> tuple[Glance, Prog
 
 
 async def progress_of(services: Services, work: Work) -> tuple[str, Progress | None]:
-    """Return the last printed line of a job, tuning job or pipeline ("" = none) and its progress (None = not
-    known)."""
+    """Return the last line that a job, tuning job or pipeline has printed ("" = none), and its progress (None
+    = not known)."""
     if isinstance(work, TuningJob):
         done, total = work.succeeded + work.infeasible, work.spec.max_trials
         fraction = done / total if total else None
@@ -248,12 +249,12 @@ async def progress_of(services: Services, work: Work) -> tuple[str, Progress | N
 
 
 class _Measure(Struct, frozen=True):
-    """The values of one measure of a job, tuning job or pipeline."""
+    """The values of one metric of a job, tuning job or pipeline."""
 
     name: str
-    #: The part of the data (train or validation), if the name has none.
+    #: The data set (train or validation), if the metric's name does not contain it.
     part: str
-    #: The last value is the newest; None = no finite number.
+    #: The values, newest last; None = not a finite number.
     values: tuple[float | None, ...]
     is_logged: bool = False
 
@@ -262,11 +263,13 @@ class _Measure(Struct, frozen=True):
 
 
 async def _read_measures(services: Services, work: Work, *, reads: bool = True) -> list[_Measure]:
-    """Return the measures that a job prints and logs in event files; for a pipeline, the measures of its job;
-    for a tuning job, the measures of its best trial. Reads a limited part of a log. With `reads`, also reads
-    the log of a job that was not requested before."""
+    """Return the metrics that a job has printed or logged in event files.
+
+    For a pipeline, these are the metrics of its job; for a tuning job, those of its best trial. A limited
+    part of a log is read. `reads`: also read the log of a job whose log was never read before.
+    """
     if not isinstance(work, Job):
-        with contextlib.suppress(NotFound):  # A deleted job has no measures.
+        with contextlib.suppress(NotFound):  # If the job was deleted, it has no metrics.
             if isinstance(work, Pipeline):
                 child, _ = await services.reader.job_by_uid(work.job)
                 return await _read_measures(services, child, reads=reads)
@@ -289,8 +292,8 @@ async def _read_measures(services: Services, work: Work, *, reads: bool = True) 
 async def trend(
     services: Services, work: Work, bounds: Sequence[Bound], *, reads: bool
 ) -> Trend | UnsetType:
-    """Return the trend of one measure of a job, tuning job or pipeline: the measure of the first bound, or a
-    printed measure, or a measure in event files. `reads`: as for `_read_measures`."""
+    """Return the trend of one metric of a job, tuning job or pipeline. This is the metric of the first bound,
+    or else a printed metric, or else a metric in event files. `reads`: as for `_read_measures`."""
     measured = await _read_measures(services, work, reads=reads)
     if not measured:
         return UNSET
@@ -304,9 +307,9 @@ async def trend(
 
 
 async def meets_bounds(services: Services, work: Work, bounds: Sequence[Bound]) -> bool:
-    """Whether the last values of the measures of a job, tuning job or pipeline meet all bounds."""
+    """Whether the last values of the metrics of a job, tuning job or pipeline meet all bounds."""
     measured = await _read_measures(services, work)
-    # A job may have a thousand logged measures, so this runs in a thread.
+    # A job may have a thousand metrics in event files, so this runs in a thread.
     return await asyncio.to_thread(
         lambda: all(any(known.is_within(bound) for known in measured) for bound in bounds)
     )

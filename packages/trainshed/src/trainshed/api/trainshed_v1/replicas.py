@@ -1,5 +1,5 @@
-"""A job's replicas: their usage, and how each was started, from the job's specification and the shim's record
-(spec/program#launches)."""
+"""A job's replicas: their usage, and how each replica was started. The sources are the job's specification
+and the record of the shim (spec/program#launches)."""
 
 import hashlib
 import json
@@ -29,8 +29,9 @@ _MAX_POINTS: Final = 2000
 
 
 async def usage(call: JsonCall) -> records.Usage:
-    """`GET /trainshed/v1/jobs/{job}/usage[?attempt=N][&points=N]`: return the usage in the newest attempt or
-    in `attempt`. `points`: number of points per replica (default 60, 0 for none, at most 2,000)."""
+    """`GET /trainshed/v1/jobs/{job}/usage[?attempt=N][&points=N]`: return the usage in an attempt, by default
+    in the newest. `points`: number of points per replica. Default: 60. Maximum: 2,000. 0 returns no points.
+    """
     job, _ = await find_job(call.services.reader, call.target)
     attempt = read_attempt(call, job)
     points = call.number("points", _DEFAULT_POINTS)
@@ -44,7 +45,7 @@ async def usage(call: JsonCall) -> records.Usage:
 async def measured_usage(
     call: JsonCall, job: Job, attempt: int | None = None, points: int = 0
 ) -> records.Usage:
-    """Return the usage of a job's replicas. `attempt`: None = the newest."""
+    """Return the usage of a job's replicas. `attempt`: None = the newest attempt."""
     attempt = attempt or job.attempt
     usages = await call.services.logs.usage(job.uid, attempt)
     by_replica = {entry.replica: entry for entry in usages}
@@ -70,7 +71,8 @@ async def measured_usage(
 
 
 def read_attempt(call: JsonCall, job: Job) -> int:
-    """Return the attempt of the call, by default the newest. Raises InvalidRequest."""
+    """Return the number of the attempt in the query. The default is the newest attempt. Raises
+    InvalidRequest."""
     attempt = call.number("attempt", None) or job.attempt
     if attempt > job.attempt:
         text = f"Attempt {attempt} does not exist. The newest attempt is {job.attempt}."
@@ -125,7 +127,7 @@ def _replica(  # noqa: PLR0917  all inputs of a usage record
 def _gpus(
     pool: WorkerPool, life: Life, last_point: tuple[float | None, ...]
 ) -> tuple[records.GpuUsage, ...]:
-    """Return the usage of all GPUs of a replica, including GPUs without measurements."""
+    """Return the usage of all GPUs of a replica. GPUs without measurements are included."""
     devices = pool.machine.accelerators
     looks = life.looks[-1].gpus if life.looks else ()
     nothing = GpuLook(None, None, None, None)
@@ -159,8 +161,8 @@ _CLUSTER_MEMBERS: Final = ("cluster", "task")
 
 
 async def launch(call: JsonCall) -> records.Launch:
-    """`GET /trainshed/v1/jobs/{job}/launch[?replica=R][&attempt=N]`: return how a replica was started, by
-    default the primary replica in the newest attempt."""
+    """`GET /trainshed/v1/jobs/{job}/launch[?replica=R][&attempt=N]`: return how a replica was started.
+    Default: the primary replica in the newest attempt."""
     job, _ = await find_job(call.services.reader, call.target)
     faults = Faults()
     replica = read_replica(call.parameter("replica"), job, faults)
@@ -202,7 +204,9 @@ def _view(job: Job, attempt: int, replica: ReplicaId, started: Launch) -> record
         hostname=started.hostname or "",
         address=started.address,
         isolation=started.level,
-        user=None if started.user == -1 else started.user,  # -1: written by a shim of 0.2.0.
+        user=None
+        if started.user == -1
+        else started.user,  # The value is -1 if a shim of version 0.2.0 has written the record.
         timeout_seconds=job.spec.scheduling.timeout / 1e9,
         service_account=service_account(job.name.project_id, job.spec),
     )
@@ -232,8 +236,8 @@ def _machine(pool: WorkerPool, started: Launch) -> records.LaunchMachine:
 
 
 def _cluster(text: str) -> Mapping[str, Any] | None:
-    """Return the cluster specification without the job, which other fields contain as submitted; None if the
-    specification was too long to be stored."""
+    """Return the cluster specification without the job, because other fields contain the job as it was
+    submitted. Return None if the specification was too long to be stored."""
     try:
         spec: Any = json.loads(text) if text else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""Lines of NDJSON streams. A blank line keeps a silent stream alive. Clients skip blank lines."""
+"""Lines of NDJSON streams. Blank lines keep a connection without other lines open. Clients ignore them."""
 
 from typing import Final
 
@@ -8,5 +8,5 @@ KEEP_ALIVE_LINE: Final = b"\n"
 
 
 def line(value: Record) -> bytes:
-    """Return one line of a stream."""
+    """Return a record as one line of a stream."""
     return encode(value) + b"\n"

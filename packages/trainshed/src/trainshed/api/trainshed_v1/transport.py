@@ -1,6 +1,6 @@
-"""HTTP for our own API: routes `/trainshed/v1/...` to handlers, and responds in JSON or NDJSON.
+"""HTTP for our own API: calls the handlers of `/trainshed/v1/...`, and responds in JSON or NDJSON.
 
-A path is a collection (`nodes`) or one of its members (`nodes/node-1`), optionally with a verb
+A path is a collection (`nodes`) or one of its members (`nodes/node-1`). It may have a verb
 (`nodes/node-1:drain`, `quotas:set`) or a sub-resource (`jobs/7/timeline`). Bodies are JSON objects.
 """
 
@@ -71,17 +71,17 @@ _PROJECT_METHODS: Final = frozenset(
         "trainshed.v1.Audit.List",
     }
 )
-"""Methods on one project, which is in their query or body."""
+"""Methods that are limited to one project. Their query or body contains the project."""
 _ALL_PROJECTS: Final = ("-",)
 _GLOBAL_CHANGES: Final = frozenset({"trainshed.v1.Access.Change", "trainshed.v1.Quotas.Set"})
 _MAX_SECRET_BODY: Final = 4 << 20
-"""Maximum size in bytes of the body with a secret. It exceeds every valid secret, so that oversized secrets
-are rejected with their own limit."""
+"""Maximum size in bytes of the body with a secret. It exceeds the maximum size of a secret. Therefore the
+error for a secret that is too large contains that size."""
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
 class Method(Struct, frozen=True):
-    """One method: its full name, its body, and its handler."""
+    """A method of the API: its full name, its body and its handler."""
 
     name: str
     answer: JsonHandler | None = None
@@ -144,8 +144,8 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ),
     ("GET", "jobs/{job}/watch"): Method("trainshed.v1.Jobs.Watch", stream=describing.watch),
 }
-"""Methods by HTTP verb and path template below the prefix. A path variable is the encoded name of one member.
-A job can also be identified by its ID or uid."""
+"""Methods by HTTP verb and path template below the prefix. A path variable is the encoded name of a member.
+For a job, it can also be the job's ID or UID."""
 _ROUTER: Final = Router(
     (verb, Template.parse(PREFIX + path), method) for (verb, path), method in METHODS.items()
 )
@@ -168,7 +168,7 @@ class TrainshedSurface:
         if method.stream is None:
             request.scope[METHOD] = method.name
         principal = await self._authenticate(request.headers.get("authorization"))
-        # Do not receive a body if the method has none, because a stream receives the client's disconnect
+        # If the method has no body, do not receive one, because a stream must receive the client's disconnect
         # event.
         has_body = request.method in _WITH_BODY
         body = await read_json_object(request, method.max_size) if has_body else {}
@@ -189,7 +189,7 @@ async def answer(
     query: Mapping[str, Sequence[str]],
     body: Mapping[str, Any],
 ) -> Record:
-    """Return the response to an authenticated caller. `path`: encoded, below the prefix."""
+    """Return the response to a call of an authenticated caller. `path`: the encoded path below the prefix."""
     matched = _find_method(verb, path)
     return await _answer(matched[0], _call(services, principal, matched, query, body))
 
@@ -197,7 +197,7 @@ async def answer(
 async def stream_lines(
     services: Services, principal: Principal, path: str, query: Mapping[str, Sequence[str]]
 ) -> AsyncGenerator[bytes]:
-    """Return the lines of a streaming method for an authenticated caller."""
+    """Return the lines of a stream for an authenticated caller. `path`: the encoded path below the prefix."""
     matched = _find_method("GET", path)
     stream = matched[0].stream
     assert stream is not None, f"{path} is not a stream"
@@ -236,18 +236,21 @@ async def _answer(method: Method, call: JsonCall) -> Record:
 
 
 def _subject_of(call: JsonCall, method: str) -> tuple[str, str]:
-    """Return the project and the resource name of a call, if the call contains them."""
+    """Return the project and the resource name of a call; "" if the call does not contain them."""
     project = next(iter(_projects(call, method)), "")
     return project, call.target or str(call.body.get("name") or "")
 
 
 async def _authorize(call: JsonCall, method: str) -> JsonCall:
-    """Return the call if its principal has the permission in its project. If the call contains no project or
-    all projects, it is limited to the principal's only project. Raises PermissionDenied."""
+    """Return the call if its principal has the permission in the call's project. Raises PermissionDenied.
+
+    A call may contain no project, or all projects. If the principal has rights in only one project, such a
+    call is limited to that project.
+    """
     principal, permission = call.principal, PERMISSIONS[method]
     authorize(principal, method)
     if method in _PROJECT_METHODS:
-        # Replace the project number by the ID if the project is known.
+        # Replace the number of a known project by its ID.
         project = call.body.get("project") if _in_body(call) else call.parameter("project")
         if str(project or "").isdecimal():
             call = _with_project(call, id_of(str(project), principal, call.services))
@@ -256,8 +259,8 @@ async def _authorize(call: JsonCall, method: str) -> JsonCall:
     if method.startswith(_JOBS_PREFIX) and call.target and not project_in(call.target):
         return await _with_full_name(call, method)
     projects = _projects(call, method)
-    # A request to cancel all jobs of a project must contain that project. A change in all projects is not
-    # limited to the caller's only project.
+    # A request to cancel all jobs of a project must contain that project. A request to change all projects is
+    # not limited to the caller's only project.
     requires_project = method == "trainshed.v1.Jobs.CancelAll" and not call.body.get("user")
     requires_project |= projects == _ALL_PROJECTS and method in _GLOBAL_CHANGES
     if projects in ((), _ALL_PROJECTS) and method in _PROJECT_METHODS and not requires_project:
@@ -270,8 +273,8 @@ async def _authorize(call: JsonCall, method: str) -> JsonCall:
 
 
 async def _with_full_name(call: JsonCall, method: str) -> JsonCall:
-    """Return a call on a job that is identified only by its ID, with the full name of the job. The response
-    must not reveal whether another project has such a job. Raises PermissionDenied."""
+    """Return the call with the full name of a job that the call specifies only by its ID. The response must
+    not reveal whether the job exists in another project. Raises PermissionDenied."""
     principal, permission = call.principal, PERMISSIONS[method]
     own = principal.rights.where(permission)
     try:
@@ -287,8 +290,8 @@ async def _with_full_name(call: JsonCall, method: str) -> JsonCall:
 
 
 def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
-    """Return the projects of a call: the project of the job in the path, or of the query or the body, and for
-    a list of jobs the parent's project. Other calls have no known project."""
+    """Return the projects of a call. They are found in the name of the job in the path, in the query or body,
+    or for a list of jobs in the parent's name. For all other calls they are not known."""
     if method.startswith(_JOBS_PREFIX) and call.target:
         return (project_in(call.target),)
     if method not in _PROJECT_METHODS:
@@ -299,12 +302,12 @@ def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
 
 
 def _in_body(call: JsonCall) -> bool:
-    """Whether the method reads its project from the body; otherwise from the query."""
+    """Whether the project is a field of the body; otherwise it is a parameter of the query."""
     return "project" in call.record.__struct_encode_fields__
 
 
 def _with_project(call: JsonCall, project: str) -> JsonCall:
-    """Return the call with this project."""
+    """Return the call with another project."""
     if _in_body(call):
         return replace(call, body={**call.body, "project": project})
     return replace(call, query={**call.query, "project": (project,)})

@@ -30,7 +30,7 @@ _WAITING_KINDS: Final[Mapping[JobState, frozenset[str]]] = {
         {"waiting", "admitted", "attempt", "preparing", "launching", "delayed"}
     ),
 }
-"""Kinds of timeline entries with the reason why a job in this state waits."""
+"""Kinds of timeline entries that explain why a job in this state waits."""
 
 
 def summary(job: Work) -> records.JobSummary:
@@ -65,8 +65,8 @@ def summary(job: Work) -> records.JobSummary:
 
 
 def machines(work: Work) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Return the number of requested machines and accelerators by type; for a tuning job, those of each
-    trial; for a pipeline, nothing, because its job has them."""
+    """Return the numbers of requested machines and accelerators by type. For a tuning job, return those of
+    each trial. For a pipeline, return nothing, because its job has them."""
     types, devices = Counter[str](), Counter[str]()
     if not isinstance(work, Pipeline):
         for pool in (work.spec if isinstance(work, Job) else work.spec.trial).pools:
@@ -79,8 +79,9 @@ def machines(work: Work) -> tuple[Mapping[str, int], Mapping[str, int]]:
 def description(
     work: Work, waiting: Waiting | None, position: int, waits: Sequence[str]
 ) -> records.JobDescription:
-    """Return the description without the public resource and without fields of only one kind of work.
-    `waiting` and `position`: the current place in the queue."""
+    """Return the description of a job, tuning job or pipeline, without the public resource and without fields
+    that exist only for one kind. `waiting`, `position`: the current reason for waiting, and position in the
+    queue."""
     outcome = work.outcome
     return records.JobDescription(
         **structs.asdict(summary(work)),
@@ -97,9 +98,10 @@ def with_replicas(
     links: Mapping[str, str],
     pages: Mapping[str, str],
 ) -> records.JobDescription:
-    """Return the description with the fields of a job with replicas. `autopsies`: of failed replicas.
-    `links`: to the shells of running replicas, by replica name. `pages`: of the job, by name."""
-    # Before the first attempt, show the replicas that the job will start.
+    """Return the description with the fields that only jobs with replicas have. `autopsies`: autopsies of
+    failed replicas. `links`: links to the shells of running replicas, by replica name. `pages`: addresses of
+    the job's web pages, by name."""
+    # Before the first attempt, show the replicas that the job will have.
     replicas = job.replicas or tuple(map(Replica, job.spec.replicas()))
     return structs.replace(
         view,
@@ -183,8 +185,8 @@ def _exit(record: ExitRecord) -> records.ReplicaExit:
 
 
 def _failure(work: Work, outcome: Outcome | None) -> records.Failure | None:
-    """Return the facts of the error of a job, tuning job or pipeline, also of an error that is decided but
-    not published yet."""
+    """Return the facts about the error of a job, tuning job or pipeline. The error may be decided but not
+    published yet."""
     error = work.error or (outcome.error if outcome else None)
     if error is None:
         return None
@@ -204,7 +206,8 @@ def _failure(work: Work, outcome: Outcome | None) -> records.Failure | None:
 def waiting_texts(
     job: Job, timeline: Sequence[TimelineEntry], waiting: Waiting | None
 ) -> list[str]:
-    """Return why the job waits for capacity, or the last reason in the timeline why it is not running yet."""
+    """Return the reasons why the job waits for capacity, or else the last entry in the timeline that explains
+    why the job is not running yet."""
     if waiting is not None:
         return [text for text in (waiting.message, waiting.hint) if text]
     kinds = _WAITING_KINDS.get(job.state, frozenset())
@@ -223,7 +226,7 @@ def waiting_view(waiting: Waiting, position: int) -> capacity.Waiting:
 
 
 _MAX_POINTS: Final = 60
-"""Maximum number of points of a curve, more than a screen shows."""
+"""Maximum number of points of a curve. A screen cannot show more points."""
 
 
 def tuning_view(job: TuningJob) -> records.Tuning:
@@ -250,8 +253,8 @@ def tuning_view(job: TuningJob) -> records.Tuning:
 def trial_view(
     job: TuningJob, trial: Trial, measured: Sequence[Measurement], state: JobState | None
 ) -> records.Trial:
-    """Return the view of a trial. `measured`: ascending by step; `state`: the state of the trial's job, None
-    if the job was deleted."""
+    """Return the view of a trial. `measured`: in ascending order of step. `state`: the state of the trial's
+    job; None = the job was deleted."""
     metric = job.spec.study.metrics[0].id
     final = trial.final
     curve = [(m.step, value) for m in measured if (value := m.value(metric)) is not None]
@@ -275,15 +278,15 @@ def trial_view(
 
 
 def trial_job_name(job: TuningJob, trial: Trial) -> str:
-    """Return the public name of the job that evaluates a trial."""
+    """Return the public name of a trial's job."""
     if job.name.api is Api.ML:
         return str(job.name.of_trial(trial.number))
     return sibling_name(job.name, trial.job, Collection.CUSTOM_JOBS)
 
 
 def pipeline_view(pipeline: Pipeline, job: str, state: JobState | None) -> records.Pipeline:
-    """Return the view of a pipeline. `job`: the name of its job; `state`: the state of that job, None if the
-    job was deleted."""
+    """Return the view of a pipeline. `job`: the name of the pipeline's job. `state`: the state of that job;
+    None = the job was deleted."""
     return records.Pipeline(
         task=pipeline.spec.task.value,
         job=job,
