@@ -103,8 +103,8 @@ def is_safe(address: str) -> bool:
 def address_in(published: Mapping[str, Any], name: str, issuer: Issuer) -> str | None:
     """Return a URL from an issuer's published document, or None if the URL is unsafe.
 
-    This prevents SSRF: only an issuer on this machine or a link-local address may publish such URLs. An
-    example of a link-local URL is a cloud's metadata endpoint. For all other URLs, TLS proves the owner.
+    This prevents SSRF. Loopback and link-local URLs, such as a cloud's metadata endpoint, are accepted only
+    if the issuer itself has such a URL. For all other URLs, TLS proves the owner.
     """
     address = str(published.get(name, ""))
     is_allowed = is_safe(address) and (_is_near(issuer.issuer) or not _is_near(address))

@@ -127,7 +127,7 @@ class Addition(Struct, frozen=True):
 
 
 AdditionFactory = Callable[[AdditionContext], Addition]
-"""Creates an addition. It must not block, because it is called while the service starts."""
+"""A function that creates an addition. It must not block, because the service is starting."""
 
 
 class AdditionUnusable(Exception):

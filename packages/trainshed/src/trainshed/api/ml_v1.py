@@ -325,7 +325,7 @@ def set_outputs(
     set_micros(view.create_time, record.created)
     set_micros(view.start_time, record.started)
     set_micros(view.end_time, record.ended)
-    # Programs read `trainingOutput` of a job in any state. It is `{}` if there is no output.
+    # Clients read `trainingOutput` of a job in any state. It must be `{}` without output.
     view.training_output.SetInParent()
     if isinstance(record, TuningJob):
         _set_tuning_output(view.training_output, record, trial_records)

@@ -227,7 +227,7 @@ async def generate_access_token(call: JsonCall) -> dict[str, Any]:
 async def exchange_token(
     services: Services, authenticate: Authenticate, form: bytes
 ) -> tuple[int, dict[str, Any]]:
-    """Return (HTTP status, JSON response) for a form. It contains an assertion that was signed with an
+    """Return (HTTP status, JSON response) for a form. The form contains an assertion that was signed with an
     account's key, or an ID token of an issuer (RFC 8693)."""
     fields = parse_qs(form.decode("utf-8", "replace"))
     if fields.get("grant_type") == [_TOKEN_EXCHANGE]:

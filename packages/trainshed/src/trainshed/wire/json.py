@@ -277,8 +277,8 @@ class Walk:
                 self._field(field, value, message, key, prefix)
 
     def _misplacement_hint(self, key: str, plan: Plan, path: str) -> str:
-        """Return a hint if the key is a field of a message that contains this one, or that this one contains;
-        otherwise return ""."""
+        """Return a hint if the key is a field of an enclosing message, or of a message directly below this
+        one; otherwise return ""."""
         for levels, (parent, place) in enumerate(reversed(self._parents[:-1]), 1):
             if place and key in parent.by_key:
                 return f" It is a field of '{place}', {levels} level{'s' * (levels > 1)} up."

@@ -325,7 +325,7 @@ def plan_of(message: "Descriptor") -> Plan:
 
 def plan_for(message: Message) -> Plan:
     """Return the plan of a message."""
-    # The type stubs declare two classes for what is one descriptor class in this protobuf implementation.
+    # The type stubs declare two Descriptor classes. This protobuf implementation has only one.
     return plan_of(cast("Descriptor", message.DESCRIPTOR))
 
 

@@ -25,7 +25,7 @@ _SECOND: Final = 10**9
 
 
 class LogState(Struct):
-    """What was read from the log of one replica so far."""
+    """The state of reading the log of one replica."""
 
     attempt: int
     incarnation: int

@@ -209,7 +209,7 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
         try:
             await services.shells.delete_autopsy(uid, autopsy.attempt, autopsy.replica)
         except (terminals.TerminalRefused, Unavailable) as refused:
-            # A user has an open shell in the autopsy. It is deleted at the end of its retention period.
+            # An open shell uses the autopsy. The autopsy is deleted after its retention period.
             _log.warning(
                 "an autopsy of the deleted job %s could not be deleted yet: %s", name, refused
             )

@@ -344,8 +344,8 @@ Digests = Mapping[str, str]
 
 
 async def pin_packages(services: Services, work: Work) -> Work:
-    """Return a new job, tuning job or pipeline with pinned packages. It has a warning for each package that
-    cannot be pinned.
+    """Return a new job, tuning job or pipeline with pinned packages. It includes a warning for each package
+    that cannot be pinned.
 
     Raises FailedPrecondition if a package does not have the digest in its path, or the digest that it has in
     the copied job. Raises InvalidRequest if the copied job does not exist.

@@ -35,7 +35,7 @@ _MAX_DAYS: Final = 3650
 """Maximum lifetime of a token in days. A token without an expiry time has no limit."""
 _MAX_NOTE_LENGTH: Final = 200
 _MAX_TOKENS: Final = 20
-"""Maximum number of tokens of one user. It reveals scripts that create a new token on each run."""
+"""Maximum number of tokens of one user. The limit reveals scripts that create a new token on each run."""
 _COMMAND_LINE_NOTE: Final = "for the command line"
 _PAGE_SIZE: Final = 500
 _READ_PERMISSION: Final = PERMISSIONS["trainshed.v1.Access.Policy"]
