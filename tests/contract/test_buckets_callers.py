@@ -95,7 +95,7 @@ def ask(
     return answer.status, json.loads(text) if text.startswith(b"{") else text
 
 
-def test_program_can_use_only_its_projects_buckets_and_shared_ones(service: Service) -> None:
+def test_program_can_use_only_buckets_of_its_project_and_shared_buckets(service: Service) -> None:
     """spec/program#isolation: no method of the API gives access to other projects' buckets."""
     mine = program("p")
     assert ask(service, mine, "GET", "/storage/v1/b/bucket-p/o/x?alt=media") == (200, b"old")
@@ -236,7 +236,7 @@ def test_job_waits_for_a_missing_bucket_directory(tmp_path: Path) -> None:
     assert [name for name, _ in BucketAdapter(store).visible_buckets("p")] == ["bucket-1"]
 
 
-def test_port_requires_credentials(service: Service) -> None:
+def test_storage_port_requires_credentials(service: Service) -> None:
     """Programs share the machine's network, so they can reach the port."""
     target = "/storage/v1/b/bucket-p/o/x?alt=media"
     status, headers, body = send_request(service.port, "GET", target)
@@ -253,7 +253,7 @@ def test_port_requires_credentials(service: Service) -> None:
     assert send_request(service.port, "GET", "/storage/v1/b?project=p")[0] == 401
 
 
-def test_users_permissions_follow_their_roles_and_token(service: Service) -> None:
+def test_permission_changes_of_a_user_apply_to_the_next_request(service: Service) -> None:
     """Changes of the access file apply to the next request."""
     token = known(service.tokens, "ana@test", "roles/storage.objectViewer", "p")
     service.publish()
@@ -446,7 +446,7 @@ def address(request: pytest.FixtureRequest, service: Service) -> Iterator[str]:
         yield service.address(port)
 
 
-def test_client_can_exchange_a_token_at_an_address_with_a_key(address: str) -> None:
+def test_client_can_exchange_a_token_at_a_url_with_a_key(address: str) -> None:
     """Google's C++ library, which PyArrow uses for `gs://`, does this with the variables of `trainshed
     env`."""
     port = int(address.split(":")[2].split("/", maxsplit=1)[0])
@@ -502,7 +502,7 @@ def test_brute_force_delays_affect_only_the_attacker(service: Service) -> None:
 
 
 @as_root_only
-def test_unreadable_files_as_an_ordinary_user() -> None:
+def test_unreadable_file_tests_pass_for_an_unprivileged_user() -> None:
     run_as_nobody("tests/unit/test_buckets_objects.py", "-k", "unreadable_file", timeout=120)
 
 

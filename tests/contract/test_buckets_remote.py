@@ -289,7 +289,7 @@ def test_other_parts_of_the_service_use_remote_buckets(
     assert not parts.is_closed("far-1", "theirs")
 
 
-def test_unreachable_store_is_a_503_without_secrets(
+def test_unreachable_store_causes_a_503_without_secrets(
     tmp_path: Path, table: BucketTable, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as nobody:
@@ -352,7 +352,7 @@ def test_xml_api_uses_remote_buckets(service: Service, bucket: Any, tmp_path: Pa
     assert ask("DELETE", "/big")[0] == 204
 
 
-def test_unsupported_protections_of_remote_buckets_are_rejected_by_name(bucket: Any) -> None:
+def test_error_names_unsupported_protections_of_remote_buckets(bucket: Any) -> None:
     client = bucket.client
     for promise in ("versioning", "defaultEventBasedHold"):
         asking = client.bucket(bucket.name)

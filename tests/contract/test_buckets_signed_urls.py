@@ -102,7 +102,7 @@ def test_signed_download_can_set_name_and_type(signer: Signer) -> None:
     assert headers["content-type"] == "text/csv"
 
 
-def test_resumable_upload_address_cannot_read(signer: Signer) -> None:
+def test_resumable_upload_url_permits_no_reads(signer: Signer) -> None:
     """The address is valid for a week. A holder of the signed URL may only upload one object."""
     start = signer.url("RESUMABLE", "large")
     _, answer, _ = signer.send("POST", start, headers={"x-goog-resumable": "start"})
@@ -114,7 +114,7 @@ def test_resumable_upload_address_cannot_read(signer: Signer) -> None:
     assert signer.send("PUT", answer["location"], b"x")[0] == 200
 
 
-def test_resumable_upload_address_is_sufficient_to_continue(signer: Signer) -> None:
+def test_resumable_upload_url_is_sufficient_to_continue_the_upload(signer: Signer) -> None:
     headers = {"x-goog-resumable": "start", "Content-Type": "text/plain"}
     start = signer.url("RESUMABLE", "large", content_type="text/plain")
     assert code(signer.send("POST", start, headers={"Content-Type": "text/plain"}))[0] == 400
@@ -278,7 +278,7 @@ def test_signed_url_with_a_key_is_rejected(signer: Signer) -> None:
     assert signer.send("GET", plain_url)[2] == b"content"
 
 
-def test_unsupported_signature_versions_are_rejected_by_name(signer: Signer) -> None:
+def test_error_names_the_unsupported_signature_version(signer: Signer) -> None:
     url = signer.blob().generate_signed_url(60, credentials=signer.credentials(), version="v2")
     status, _, body = signer.send("GET", url, headers=signer.service.bearer)
     assert (status, b"version 4" in body) == (400, True)

@@ -117,7 +117,7 @@ def receive_until(connection: socket.socket, *ends: bytes) -> bytes:
     return answer
 
 
-def test_silent_connection_is_closed_without_an_answer(strict_server: Served) -> None:
+def test_silent_connection_is_closed_without_a_response(strict_server: Served) -> None:
     strict_server.groups.tcp.limits = SHORT
     with strict_server.connected() as connection:
         assert receive_until(connection) == b""
@@ -148,7 +148,7 @@ def test_stalled_request_ends_with_408(strict_server: Served, sent: bytes, limit
     assert POST not in sent or strict_server.application.ended[-1] == "http.disconnect"
 
 
-def test_body_sent_after_the_answer_is_not_read_forever(served: Served) -> None:
+def test_body_sent_after_the_response_is_read_only_up_to_a_limit(served: Served) -> None:
     with served.connected() as connection, contextlib.suppress(ConnectionError):
         connection.sendall(POST.replace(b"POST", b"GET"))
         for _ in range(1 << 12):
@@ -156,7 +156,7 @@ def test_body_sent_after_the_answer_is_not_read_forever(served: Served) -> None:
         pytest.fail("all of it was taken")
 
 
-def test_pipelined_requests_are_not_read_before_the_answer(served: Served) -> None:
+def test_pipelined_requests_are_not_read_before_the_response(served: Served) -> None:
     """Requests sent before the answer are not read, and the connection closes. The client can send
     them again."""
     with served.connected() as connection:
@@ -169,7 +169,7 @@ def test_pipelined_requests_are_not_read_before_the_answer(served: Served) -> No
 
 
 @pytest.mark.parametrize(("path", "end"), [("/?late", b"fine"), ("/?none", b"\r\n\r\n")])
-def test_client_can_send_the_next_request_after_a_complete_answer(
+def test_client_can_send_the_next_request_after_a_complete_response(
     served: Served, path: str, end: bytes
 ) -> None:
     """The application may report the end of its answer late: after a download, or after a part of
@@ -191,7 +191,7 @@ def statuses(answers: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("behind", [b"}}}}", b"GET /" + b"a" * (1 << 17), b"x: " * (1 << 16)])
-def test_invalid_data_after_a_request_does_not_replace_its_answer(
+def test_invalid_data_after_a_request_does_not_replace_its_response(
     served: Served, behind: bytes
 ) -> None:
     """The body is longer than its announced length. The request was carried out, so the caller must
@@ -261,7 +261,9 @@ def test_request_offering_http2_upgrade_is_answered_over_http1(
 
 
 @pytest.mark.parametrize(("holders", "dropped"), [("abaa", [0]), ("abab", [4])])
-def test_caller_with_the_most_connections_loses_one(holders: str, dropped: list[int]) -> None:
+def test_caller_with_the_most_connections_loses_a_connection(
+    holders: str, dropped: list[int]
+) -> None:
     """Earlier, one program that did not read its 4,096 downloads blocked storage and metadata for
     all others."""
 

@@ -250,7 +250,9 @@ async def test_curves_of_a_deleted_job_are_not_stored(harness: CurveHarness) -> 
     assert list((harness.root / "points").iterdir()) == []
 
 
-async def test_invalid_events_do_not_stop_the_reading_of_others(harness: CurveHarness) -> None:
+async def test_invalid_events_do_not_stop_the_reading_of_valid_events(
+    harness: CurveHarness,
+) -> None:
     """The events have invalid times and values, and unusual steps and tags."""
     await harness.created(RUNNING)
     writer = EventWriter(harness.logs, clock)

@@ -122,7 +122,7 @@ async def test_number_of_forwarded_connections_is_limited(tmp_path: Path) -> Non
             other.close()
 
 
-async def test_servers_disconnect_ends_the_connection(tmp_path: Path) -> None:
+async def test_server_disconnect_closes_the_client_connection(tmp_path: Path) -> None:
     async with relay_setup(tmp_path) as setup:
         reader, writer = await asyncio.open_connection("127.0.0.1", setup.port)
         writer.write(PREFACE)

@@ -42,7 +42,7 @@ def job_of(program: str, *arguments: str) -> dict[str, Any]:
     return body
 
 
-def test_a_notebooks_cells_train_log_and_upload_inside_a_job(service: Service) -> None:
+def test_notebook_cells_train_log_and_upload_inside_a_job(service: Service) -> None:
     job = submit(service, job_of("clients_in_job.py", BUCKET, FOREIGN, SKLEARN))
     view, lines = service.finish(job, 300), service.lines(job)
     assert view["state"] == "SUCCEEDED", (view, "\n".join(lines[-30:]))

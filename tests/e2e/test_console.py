@@ -60,7 +60,7 @@ def finished(service: Service, job: dict[str, Any]) -> str:
     return uid
 
 
-def test_a_newcomer_submits_a_job_and_watches_it(
+def test_new_user_submits_a_job_and_watches_it(
     service: Service, enter: Callable[..., Page], commons: Path
 ) -> None:
     gate = make_pipe(commons / "gate")
@@ -121,7 +121,7 @@ def test_zoom_into_a_long_curve_shows_more_points(
     expect(chart).not_to_have_attribute("data-curves", re.compile(r" 9\.0,"))
 
 
-def test_user_finds_the_reason_of_a_failed_job(
+def test_user_finds_the_reason_for_a_failed_job(
     service: Service, enter: Callable[..., Page]
 ) -> None:
     finished(service, container_job(FAILING, name="broken"))
@@ -210,7 +210,7 @@ FREEZES = """() => { window.freezes = [0];
 
 
 @pytest.mark.soak
-def test_a_log_of_a_million_lines_does_not_freeze_the_browser(
+def test_log_of_a_million_lines_does_not_freeze_the_browser(
     service: Service, enter: Callable[..., Page]
 ) -> None:
     """End, start, scrolling, search and a time in the middle: no task of the page takes longer than a third
@@ -350,7 +350,7 @@ def picture(page: Page, name: str, form: str) -> None:
     page.screenshot(path=PICTURES / f"{name}-{form}.jpeg", type="jpeg", full_page=True, quality=80)
 
 
-def test_every_page_is_accessible(
+def test_every_console_page_meets_the_accessibility_rules(
     service: Service, enter: Callable[..., Page], pages: dict[str, str]
 ) -> None:
     """WCAG 2 AA as far as axe can check, in light and dark mode, with no page wider than a screen or a phone.
@@ -388,7 +388,9 @@ def test_every_page_is_accessible(
     assert faults == []
 
 
-def test_objects_are_downloads(service: Service, enter: Callable[..., Page]) -> None:
+def test_bucket_objects_are_served_as_downloads(
+    service: Service, enter: Callable[..., Page]
+) -> None:
     bucket = service.extra["bucket"]
     path = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name=out/page.html"
     service.ask("POST", path, b"<script>alert(1)</script>", headers={"Content-Type": "text/html"})
@@ -456,7 +458,7 @@ def test_user_finds_where_the_tuner_is_uncertain(
     assert page.evaluate(FIND_VIOLATIONS, RULES) == []
 
 
-def test_the_scripts_keep_their_types(node_modules: Path) -> None:
+def test_console_scripts_pass_the_type_checker(node_modules: Path) -> None:
     compiler = [node_modules / ".bin/tsc", "--typeRoots", node_modules, "--types", "uplot"]
     checked = subprocess.run([*compiler, "-p", NODE], capture_output=True, text=True, check=False)
     assert (checked.stdout, checked.returncode) == ("", 0)

@@ -54,7 +54,7 @@ def sdk(trainshed_vertex):
 def custom_job(name):
     return aiplatform.CustomJob(display_name=name, worker_pool_specs=[POOL])
 
-def test_every_job_succeeds_at_first(trainshed_vertex):
+def test_job_without_a_plan_succeeds(trainshed_vertex):
     job = custom_job("train-7")
     job.run()
     assert job.state.name == "JOB_STATE_SUCCEEDED"
@@ -63,7 +63,7 @@ def test_every_job_succeeds_at_first(trainshed_vertex):
     [pool] = sent[0]["jobSpec"]["workerPoolSpecs"]
     assert pool["containerSpec"] == {"imageUri": "europe-docker.pkg.dev/company/train/image:7"}
 
-def test_a_job_fails_as_planned(trainshed_vertex):
+def test_job_fails_as_planned(trainshed_vertex):
     trainshed_vertex.plan({"job": "train-*", "exit_code": 3, "prints": "ValueError: no data"}, {"job": "*"})
     job = custom_job("train-8")
     with pytest.raises(RuntimeError, match="non-zero status of 3[^|]*ValueError: no data"):
@@ -85,7 +85,7 @@ def test_emulated_pipeline_registers_its_model(trainshed_vertex):
     model = job.run(model_display_name="churn", machine_type="n1-standard-4")
     assert model.display_name == "churn"
 
-def test_a_trial_measures_as_planned(trainshed_vertex):
+def test_trial_reports_the_planned_measurements(trainshed_vertex):
     trainshed_vertex.plan({"job": "*", "metrics": {"accuracy": 0.5}})
     tuning = aiplatform.HyperparameterTuningJob(
         display_name="sweep",
@@ -101,7 +101,7 @@ def test_a_trial_measures_as_planned(trainshed_vertex):
 """
 
 
-def test_a_users_tests_run_against_the_fixture(tmp_path: Path) -> None:
+def test_user_tests_run_with_the_pytest_fixture(tmp_path: Path) -> None:
     (tmp_path / "test_training.py").write_text(running.KEPT_CHANNEL + TESTS)
     words = ["-m", "pytest", "-p", "trainshed.cli.pytest_plugin", "--basetemp=files", "."]
     variables = environment(tmp_path / "unused") | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -183,7 +183,7 @@ def test_sigkill_leaves_no_processes_or_files(tmp_path: Path) -> None:
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_the_action_gives_its_variables_to_later_steps(from_action: dict[str, str]) -> None:
+def test_github_action_sets_its_variables_for_later_steps(from_action: dict[str, str]) -> None:
     address = from_action["TRAINSHED_ENDPOINT"]
     assert create(address, job("true", name="of-a-step"))[0] == 200
     assert Path(from_action["CAPTURE"]).read_text().count("of-a-step") == 1

@@ -221,7 +221,7 @@ def answered(service: Service, job_id: str) -> dict[str, Any]:
     return service.call("GET", f"/v1/projects/{PROJECT}/jobs/{job_id}")
 
 
-def test_a_custom_cluster_succeeds_with_its_master(submitted: Submitted) -> None:
+def test_custom_cluster_succeeds_when_its_master_succeeds(submitted: Submitted) -> None:
     """The guide's form runs on this machine with any requested resources (spec/submit#gcloud, spec/program,
     spec/lifecycle#end). The workers never end.
     """
@@ -317,7 +317,7 @@ def test_tuning_job_shows_the_best_trial_first(submitted: Submitted, gcloud: Gcl
         assert sorted(argv[2:-2]) == sorted(words)
 
 
-def test_job_is_listed_relabelled_and_cancelled(gcloud: Gcloud) -> None:
+def test_gcloud_lists_relabels_and_cancels_a_job(gcloud: Gcloud) -> None:
     service = gcloud.service
     job = {
         "jobId": "waits",

@@ -24,7 +24,9 @@ gcloud storage cat --display-url 'gs://gcloud-storage/tree/**'
 """
 
 
-def test_clients_work_in_a_shell_of_trainshed_env(service: Service, tmp_path: Path) -> None:
+def test_storage_clients_work_with_the_variables_of_trainshed_env(
+    service: Service, tmp_path: Path
+) -> None:
     """spec/clients#recipes: after `eval "$(trainshed env)"` the clients find the service without more
     settings, and contact no other server. A tree is stored, listed and read, including names that need
     quoting. tests/docs tests gcloud's other commands (docs/clients.md#gcloud), test_grpc_clients.py the SDK.

@@ -32,7 +32,7 @@ signal.pause()
 """
 
 
-def test_a_job_is_created_followed_listed_and_cancelled(service: Service, tmp_path: Path) -> None:
+def test_gcloud_creates_follows_lists_and_cancels_a_job(service: Service, tmp_path: Path) -> None:
     """spec/clients#log-pages, spec/clients#stream-logs: no missing, duplicate or reordered line over several
     pages. spec/lifecycle#cancel: an accepted cancel ends in CANCELLED.
     """
@@ -86,7 +86,7 @@ def test_a_job_is_created_followed_listed_and_cancelled(service: Service, tmp_pa
     assert workers == {}
 
 
-def test_gcloud_storage_inside_a_job(service: Service) -> None:
+def test_gcloud_storage_works_inside_a_job(service: Service) -> None:
     """spec/clients#inside-jobs: samples copy with gcloud from inside; spec/program#storage: without
     configuration.
     """

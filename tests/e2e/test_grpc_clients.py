@@ -12,7 +12,9 @@ from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, environment
 PARENT = f"projects/{PROJECT}/locations/{REGION}"
 
 
-def test_the_node_client(service: Service, node_modules: Path, tmp_path: Path) -> None:
+def test_node_grpc_client_creates_lists_and_cancels_jobs(
+    service: Service, node_modules: Path, tmp_path: Path
+) -> None:
     """Creating, listing (paged) and cancelling over gRPC; spec/clients#recipes, spec/clients#numbers."""
     variables = environment(service.data) | {
         "NODE_PATH": str(node_modules),

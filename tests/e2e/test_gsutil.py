@@ -32,7 +32,7 @@ assert pathlib.Path("back/stream").read_bytes() == content
 """
 
 
-def test_a_package_calls_gsutil(service: Service) -> None:
+def test_program_of_a_package_can_call_gsutil(service: Service) -> None:
     """tests/contract/test_buckets_callers.py tests the buckets that a job reaches."""
     service.call("POST", f"/storage/v1/b?project={PROJECT}", {"name": "gsutil-dirs"})
     uri = upload(service, "calls/gsutil-1.0.tar.gz", source_package(_COMMANDS))

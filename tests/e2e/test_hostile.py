@@ -71,7 +71,7 @@ def attack_run(request: pytest.FixtureRequest) -> Iterator[AttackRun]:
         yield AttackRun(column, setup, result, memory_uses, engine["memory_limit"] == "kernel")
 
 
-def test_every_attempt_has_the_result_of_the_table(attack_run: AttackRun) -> None:
+def test_every_attack_has_the_documented_result(attack_run: AttackRun) -> None:
     """spec/program#isolation: no access to the service's own files, other jobs' files, or other projects'
     buckets, enforced by the kernel at the isolation levels that can.
     """
@@ -146,7 +146,7 @@ def test_attack_does_not_affect_the_other_project(attack_run: AttackRun) -> None
     assert there.isdisjoint(STAGING[2:])
 
 
-def test_the_page_shows_the_table_that_is_tested() -> None:
+def test_docs_show_the_tested_table() -> None:
     """The page shows the isolation table. After a change: put `table.shown()` between the marks."""
     page = (ROOT / "docs" / "security.md").read_text()
     begin, end = page.index(BEGIN), page.index(END) + len(END) + 1

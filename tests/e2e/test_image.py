@@ -166,7 +166,7 @@ def test_isolation_in_containers_matches_the_page(
     assert level in text
 
 
-def test_job_survives_its_container_and_reads_no_secret(
+def test_job_survives_a_container_restart_and_cannot_read_secrets(
     image: str, podman: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a read-only root file system. Stopping the container stops its programs."""

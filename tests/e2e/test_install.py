@@ -39,7 +39,7 @@ def test_release_lists_its_dependencies(wheels: Path) -> None:
 
 
 @needs_compiler
-def test_reducer_wheel_contains_the_c_part(wheels: Path, tmp_path: Path) -> None:
+def test_reduction_wheel_contains_the_c_library(wheels: Path, tmp_path: Path) -> None:
     """Compiled for this machine. `./dev release` compiles for two architectures without Docker. The guide
     installs the fitting wheel among others.
     """
@@ -115,7 +115,7 @@ def test_client_is_small_and_connects_to_a_service(
 @pytest.mark.parametrize(
     "python", [None, *(pytest.param((3, n), marks=pytest.mark.soak) for n in (11, 12, 13, 14))]
 )
-def test_the_service_without_its_console_runs_a_job(
+def test_service_without_its_console_runs_a_job(
     wheels: Path, tmp_path: Path, python: tuple[int, int] | None
 ) -> None:
     """On the interpreter of the tests, and before a release on all. tests/contract/api/test_additions.py

@@ -107,7 +107,7 @@ def test_job_page_and_its_websocket_work(
 
 @WITH_CHROMIUM
 @pytest.mark.soak
-def test_a_notebook_runs_cells(service: Service, enter: Callable[..., Page]) -> None:
+def test_notebook_on_a_job_page_runs_cells(service: Service, enter: Callable[..., Page]) -> None:
     """JupyterLab as installed by `trainshed run --notebook`, with a kernel behind a WebSocket. Saved files
     are in the job's output.
     """
@@ -171,7 +171,7 @@ def test_job_page_rejects_other_users(service: Service, job: str) -> None:
         assert visitor.ask(path).status == 403
 
 
-def test_job_page_closes_when_the_permission_ends(service: Service, job: str) -> None:
+def test_job_page_closes_when_the_permission_is_revoked(service: Service, job: str) -> None:
     words = ("--role", "roles/editor", "--project", PROJECT)
     made = trainshed("tokens", "create", "bo@example.org", *words, data=service.data)
     visitor = Visitor(service, job, "page", made.stdout.strip())
@@ -184,7 +184,7 @@ def test_job_page_closes_when_the_permission_ends(service: Service, job: str) ->
             far.recv(60)
 
 
-def test_a_port_is_forwarded_to_this_machine(service: Service, job: str) -> None:
+def test_job_port_is_forwarded_to_the_clients_machine(service: Service, job: str) -> None:
     """The timeline contains it once for any number of connections."""
     here = free_port()
     words = ("jobs", "forward", job, f"{here}:{PORT}", "--data", str(service.data))

@@ -12,9 +12,7 @@ NOTEBOOK = ROOT / "examples" / "notebook" / "notebook.py"
 
 
 @pytest.mark.soak
-def test_a_notebook_goes_from_a_table_to_an_exported_model(
-    service: Service, tmp_path: Path
-) -> None:
+def test_notebook_trains_on_a_table_and_exports_a_model(service: Service, tmp_path: Path) -> None:
     """Three parallel jobs with PyTorch: a minute or two."""
     done = execute(
         sys.executable, str(NOTEBOOK), "churn", env=given_by_env(service), cwd=tmp_path, timeout=500

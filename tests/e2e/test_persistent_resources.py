@@ -64,7 +64,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.mark.parametrize("transport", ["grpc", "rest"])
-def test_the_sdk_reserves_machines_and_runs_jobs_on_them(strict: Service, transport: str) -> None:
+def test_sdk_reserves_machines_and_runs_jobs_on_them(strict: Service, transport: str) -> None:
     seen: dict[str, Any] = seen_by_sdk(strict, _PROGRAM, SKLEARN, transport=transport)
     assert seen["state"] == seen["rebooted"] == "RUNNING"
     assert seen["job"] == "JOB_STATE_SUCCEEDED"
@@ -77,7 +77,7 @@ def test_the_sdk_reserves_machines_and_runs_jobs_on_them(strict: Service, transp
 
 @pytest.mark.gcloud
 @needs_gcloud
-def test_gcloud_creates_describes_reboots_and_deletes(strict: Service, tmp_path: Path) -> None:
+def test_gcloud_manages_a_persistent_resource(strict: Service, tmp_path: Path) -> None:
     gcloud = Gcloud(strict, tmp_path)
     command = ("ai", "persistent-resources")
     gcloud.run(
@@ -93,7 +93,7 @@ def test_gcloud_creates_describes_reboots_and_deletes(strict: Service, tmp_path:
     assert gcloud.run(*command, "list", "--format=value(name)").stdout.split() == []
 
 
-def test_a_reservation_survives_a_killed_service(tmp_path: Path) -> None:
+def test_persistent_resource_survives_a_service_kill(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running(data, *_STRICT) as service:
         body = {

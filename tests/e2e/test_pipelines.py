@@ -162,7 +162,7 @@ def test_package_pipeline_registers_a_second_version(ran: dict[str, Any], servic
     assert (ran["default"], ran["candidate"]) == (ran["script"]["uri"], package["uri"])
 
 
-def test_a_program_without_a_model_fails_its_pipeline(ran: dict[str, Any]) -> None:
+def test_program_without_a_model_fails_its_pipeline(ran: dict[str, Any]) -> None:
     """The existence of artifacts is checked, and the error contains a remedy."""
     job = ran["empty"]
     assert f"gs://{BUCKET}/models/sdk/empty/model contains no model" in job

@@ -128,7 +128,7 @@ def test_endless_request_head_is_rejected_and_not_buffered(
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_incomplete_requests_do_not_block_others(narrow: Service, place: str) -> None:
+def test_incomplete_requests_do_not_block_other_requests(narrow: Service, place: str) -> None:
     """More connections than the service may have open files. A dropped client waits until the newest
     connection has ended.
     """
@@ -154,7 +154,7 @@ def status_of(service: Service, place: str) -> int:
     return service.ask("GET", path, place=place, seconds=REQUEST_TIMEOUT).status
 
 
-def test_idle_connection_is_closed_for_new_ones(narrow: Service) -> None:
+def test_idle_connection_is_closed_for_a_new_connection(narrow: Service) -> None:
     """Connections that are idle after one response."""
     with contextlib.ExitStack() as attack:
         for _ in range(HALVES):
@@ -164,7 +164,7 @@ def test_idle_connection_is_closed_for_new_ones(narrow: Service) -> None:
         assert status_of(narrow, "rest") == 200
 
 
-def test_connections_of_one_caller_do_not_block_others(narrow: Service) -> None:
+def test_connections_of_one_caller_do_not_block_other_callers(narrow: Service) -> None:
     """Regression: with the maximum number of streams a program blocked all other clients of the API and the
     console.
     """
@@ -217,7 +217,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("path", "body", "field", "limit"), CASES.values(), ids=CASES)
-def test_requests_with_many_small_parts_are_rejected_without_blocking_others(
+def test_requests_with_many_small_parts_are_rejected_without_blocking(
     narrow: Service, path: str, body: Callable[[], Any], field: str, limit: str
 ) -> None:
     """No caller waits long, because the service's loop parses it in small steps. Measured in CPU time,

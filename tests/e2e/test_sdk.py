@@ -171,7 +171,7 @@ def test_run_raises_the_jobs_error(seen: dict[str, Any]) -> None:
     assert "so far so good\nno data\n" in job["message"]
 
 
-def test_a_local_script_runs_on_three_replicas(seen: dict[str, Any], service: Service) -> None:
+def test_local_script_runs_on_three_replicas(seen: dict[str, Any], service: Service) -> None:
     """spec/clients#wire: packaged by the SDK, uploaded, installed with its requirements, run as a module."""
     job = seen["script"]
     assert job["state"] == "JOB_STATE_SUCCEEDED"
@@ -197,7 +197,7 @@ def test_a_local_script_runs_on_three_replicas(seen: dict[str, Any], service: Se
     ]
 
 
-def test_submit_then_cancel_then_delete(seen: dict[str, Any]) -> None:
+def test_submitted_job_is_cancelled_and_deleted(seen: dict[str, Any]) -> None:
     """spec/lifecycle#cancel: a cancel ends in CANCELLED with code 1. A running job cannot be deleted, a
     finished one can.
     """

@@ -94,7 +94,9 @@ def door(service: Service) -> str:
     return f"ws{service.rest.removeprefix('http')}/shell/connect"
 
 
-def test_input_from_a_pipe_and_the_shells_status(service: Service, waiting: str) -> None:
+def test_shell_reads_input_from_a_pipe_and_returns_its_exit_status(
+    service: Service, waiting: str
+) -> None:
     """spec/operations#shells: `echo ls | trainshed jobs shell JOB`."""
     done = run(service, "shell", waiting, typed=b"echo $CLOUD_ML_JOB_ID; ls /gcs; exit 7\n")
     assert done.returncode == 7, done.stderr

@@ -98,7 +98,7 @@ def test_tensorboard_link_shows_a_jobs_data(service: Service, job: str) -> None:
     assert described["tensorboardUri"].startswith(f"{service.rest}/tensorboard/#view=")
 
 
-def test_tensorboard_page_reaches_only_its_own_path(service: Service, job: str) -> None:
+def test_tensorboard_page_can_access_only_its_own_path(service: Service, job: str) -> None:
     """docs/security.md: with any contents from a job. Two policies confine both."""
     path = opened(service, link_of(service, job))
     for below in ("", "data/runs", "nowhere"):
@@ -124,7 +124,9 @@ def test_curves_are_drawn_by_a_worker_and_no_service_worker_is_installed(
     assert asked(service, script, Service_Worker="script").status == 403
 
 
-def test_open_tensorboard_ends_with_its_users_token(service: Service, job: str) -> None:
+def test_open_tensorboard_page_is_blocked_when_the_token_is_deleted(
+    service: Service, job: str
+) -> None:
     words = ("bo@corp.example", "--role", "roles/editor")
     token = trainshed("tokens", "create", *words, data=service.data).stdout.strip()
     link = service.ask("POST", f"/trainshed/v1/jobs/{job}:tensorboard", {}, token=token).json
@@ -134,7 +136,9 @@ def test_open_tensorboard_ends_with_its_users_token(service: Service, job: str) 
     assert asked(service, runs).status == 403
 
 
-def test_comparison_of_jobs_ends_with_any_of_them(service: Service, job: str) -> None:
+def test_tensorboard_of_several_jobs_ends_when_one_job_is_deleted(
+    service: Service, job: str
+) -> None:
     other = written(service, "second")
     path = opened(service, link_of(service, job, other))
     runs = json.loads(asked(service, path + "data/runs").body)

@@ -31,7 +31,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.mark.runtimes
 @pytest.mark.parametrize("version", VERSIONS)
-def test_gs_is_read_and_written_by_tensorflow(service: Service, version: str) -> None:
+def test_tensorflow_reads_and_writes_gs_uris(service: Service, version: str) -> None:
     """Files, directories, checkpoints, summaries, records, models, a large file, without warnings from
     TensorFlow.
     """

@@ -65,7 +65,7 @@ def test_every_port_speaks_tls_with_a_certificate_of_the_service(
 
 
 @pytest.mark.parametrize("place", ["rest", "storage"])
-def test_plain_http_is_for_this_machine(service: Service, place: str) -> None:
+def test_plain_http_is_accepted_only_from_this_machine(service: Service, place: str) -> None:
     """Also at a public address, if the caller is this machine."""
     port = urlsplit(str(service.extra[place])).port
     for host in ("127.0.0.1", mine()):
@@ -85,7 +85,7 @@ def plainly(service: Service, host: str, port: int) -> int:
         return connection.getresponse().status
 
 
-def test_the_command_line_and_its_environment_trust_the_service(service: Service) -> None:
+def test_command_line_and_its_environment_trust_the_service(service: Service) -> None:
     options = given_by_env(service)
     assert options["TRAINSHED_ENDPOINT"].startswith("https://localhost:")
     assert options["SSL_CERT_FILE"] == options["REQUESTS_CA_BUNDLE"] == service.extra["ca_bundle"]
@@ -102,7 +102,7 @@ def test_the_command_line_and_its_environment_trust_the_service(service: Service
     assert known.returncode == 0, known.stderr
 
 
-def test_incomplete_tls_handshakes_do_not_block_others(service: Service) -> None:
+def test_incomplete_tls_handshakes_do_not_block_other_clients(service: Service) -> None:
     port = urlsplit(service.rest).port
     with contextlib.ExitStack() as attack:
         for _ in range(1_100):

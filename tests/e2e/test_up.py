@@ -87,7 +87,7 @@ def bare_start_seconds() -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def test_it_starts_in_well_under_a_second(data: Path) -> None:
+def test_service_starts_in_well_under_a_second(data: Path) -> None:
     """Well under a second, also with a history. Measured in CPU time, because wall time includes parallel
     tests, and compared with a bare interpreter that loads the same libraries: about five times as much. Best
     of eight, alternating.
@@ -156,7 +156,7 @@ def test_service_files_contain_its_address_and_are_private(announced: Service) -
     assert announced.token not in said(announced)  # spec/invariants#secrets
 
 
-def test_second_start_on_the_same_data_prints_the_address_of_the_service(
+def test_second_start_on_the_same_data_prints_the_running_services_address(
     announced: Service,
 ) -> None:
     second = up(announced.data, "--port", "0")
@@ -188,7 +188,7 @@ def test_errors_found_only_at_start_are_reported(data: Path, tmp_path: Path) -> 
     assert not leftovers(other)
 
 
-def test_jobs_continue_until_the_service_or_down_ends_them(data: Path) -> None:
+def test_jobs_continue_after_a_service_stop_unless_requested_otherwise(data: Path) -> None:
     """After Ctrl-C at a terminal, which reaches the whole process group, and after SIGKILL, the next service
     adopts them. With --stop-jobs-on-exit they end with it, and with `trainshed down`.
     """

@@ -88,7 +88,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     ("how", "words"),
     [("stillborn", "and said: no such file"), ("short-lived", "and its programs with it")],
 )
-async def test_start_of_a_failing_agent_is_abandoned_with_a_reason(
+async def test_start_of_a_failing_agent_is_abandoned_and_its_reason_reported(
     site: Site, how: str, words: str
 ) -> None:
     site.cluster.mark(HERE, how, is_set=True)

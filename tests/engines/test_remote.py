@@ -147,7 +147,7 @@ class TestRemote(Conformance):
         stage.forget(uid)
 
     @staged
-    async def test_replica_ended_at_lease_expiry_is_lost_once(self, stage: Stage) -> None:
+    async def test_replica_ended_at_lease_expiry_is_reported_lost_once(self, stage: Stage) -> None:
         """spec/failures#losses-on-a-cluster. The service reconnects while the agent waits for the last of its
         programs. Launches then wait for the next agent, and no start fails. The cluster's state is reported
         with the end.
@@ -209,7 +209,7 @@ class TestRemote(Conformance):
         assert not any(isinstance(event, NodeChanged) for event in stage.events)
 
     @staged
-    async def test_replica_waiting_for_a_node_does_not_block_restarts_of_others(
+    async def test_replica_waiting_for_a_node_does_not_block_restarts_of_other_replicas(
         self, stage: Stage
     ) -> None:
         """spec/failures#maintenance. Its node is lost, and no other node is free. Its
@@ -283,7 +283,9 @@ class TestRemote(Conformance):
             await stage.allocate(uid, SECOND_REPLICA, node=there)
 
     @staged
-    async def test_agent_backs_off_from_a_service_that_stores_nothing(self, stage: Stage) -> None:
+    async def test_agent_retries_slowly_while_the_service_cannot_store_data(
+        self, stage: Stage
+    ) -> None:
         """Its disk is full. The agent's state arrives when space is available."""
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with patch.object(StreamCopies, "append", side_effect=full) as refusing:
@@ -295,7 +297,9 @@ class TestRemote(Conformance):
         await stage.printed(uid, 1)
 
     @staged
-    async def test_restarted_service_knows_the_end_on_an_earlier_node(self, stage: Stage) -> None:
+    async def test_restarted_service_remembers_a_replica_end_on_an_earlier_node(
+        self, stage: Stage
+    ) -> None:
         """Its agent has left, and the agent of the new node does not know it. The attempt ends completely."""
         lab = lab_of(stage)
         here, there = await stage.nodes()

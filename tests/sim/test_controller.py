@@ -46,7 +46,7 @@ async def test_job_with_free_capacity_is_stored_and_placed_in_one_commit(tmp_pat
         await w.state(second, JobState.RUNNING)
 
 
-async def test_duplicate_name_releases_its_capacity(tmp_path: Path) -> None:
+async def test_job_with_a_duplicate_name_releases_its_capacity(tmp_path: Path) -> None:
     async with world(tmp_path, limit=2) as w:
         await w.create(first := numbered(1, 1))
         with pytest.raises(AlreadyExists):
@@ -133,7 +133,7 @@ async def test_job_starts_after_its_dataset_is_split(tmp_path: Path) -> None:
         assert (account.project, account.job_uid) == (job(1).name.project_id, str(uid))
 
 
-async def test_unsplittable_dataset_fails_the_job_with_its_row(tmp_path: Path) -> None:
+async def test_error_of_a_failed_dataset_split_names_the_row(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         w.datasets.failure = DataRefused("gs://b/a.csv, row 3 (line 3): it has 1 field")
         failed = await w.state(await w.create(reading(1)), JobState.FAILED)

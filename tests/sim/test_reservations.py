@@ -193,7 +193,9 @@ async def test_jobs_of_other_projects_cannot_use_a_persistent_resource(tmp_path:
             await reserve(w, 2)
 
 
-async def test_concurrent_jobs_get_the_last_reserved_machine_in_turn(tmp_path: Path) -> None:
+async def test_concurrent_jobs_use_the_last_reserved_machine_one_after_another(
+    tmp_path: Path,
+) -> None:
     async with lab(tmp_path, 4) as w:
         await reserve(w, 1)
         await in_state(w, RUNNING)
@@ -266,7 +268,7 @@ async def test_persistent_resource_reserves_replicas_in_relaxed_mode(tmp_path: P
         assert "2 of 2 are used by job 3" in why(w, 4)
 
 
-async def test_waiting_job_on_a_resource_does_not_block_a_smaller_one(tmp_path: Path) -> None:
+async def test_waiting_job_on_a_resource_does_not_block_a_smaller_job(tmp_path: Path) -> None:
     async with lab(tmp_path, 3) as w:
         await reserve(w, 3)
         await in_state(w, RUNNING)

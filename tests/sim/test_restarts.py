@@ -76,7 +76,7 @@ async def test_event_that_cannot_be_applied_ends_the_job(
         assert "service_failed" in await kinds(w, uid)
 
 
-async def test_capacity_given_to_another_job_is_not_used(
+async def test_job_without_its_tentative_capacity_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/queue#order: a job is admitted while its own commit is active. When it is stored, a job of higher

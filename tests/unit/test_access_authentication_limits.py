@@ -29,7 +29,7 @@ async def ignore(source: str, detail: Mapping[str, object]) -> None:
     pass
 
 
-async def test_brute_force_attack_gets_one_answer_per_second(delays: list[float]) -> None:
+async def test_brute_force_attack_gets_one_response_per_second(delays: list[float]) -> None:
     limiter = AuthenticationLimiter(ignore)
     await asyncio.gather(*(limiter.delay_failure(ATTACKER) for _ in range(130)))
     assert delays == [min(60.0, number + 1.0) for number in range(100)]
@@ -45,7 +45,7 @@ async def test_brute_force_delays_do_not_affect_other_networks(delays: list[floa
     assert delays == []
 
 
-async def test_memory_is_bounded_for_any_number_of_attacking_addresses(
+async def test_memory_is_limited_for_any_number_of_attacking_addresses(
     delays: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication_limits, "_MAX_CALLERS", 50)

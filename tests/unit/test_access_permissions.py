@@ -29,7 +29,7 @@ ANA = "ana@x.example"
 KINDS = ("customJobs", "hyperparameterTuningJobs", "trainingPipelines")
 
 
-def test_method_without_a_permission_is_denied_by_name() -> None:
+def test_method_without_a_permission_is_denied_and_named_in_the_error() -> None:
     with pytest.raises(PermissionDenied, match=r"no\.such\.Method"):
         authorize(OWNER, "no.such.Method")
 

@@ -21,14 +21,14 @@ from trainshed.access.redaction import REDACTED, redact
         "KEY_PASSPHRASE",
     ],
 )
-def test_variable_name_marks_a_credential(name: str) -> None:
+def test_variable_name_of_a_credential_is_recognized(name: str) -> None:
     assert redact({name: "x"}) == {name: REDACTED}
 
 
 @pytest.mark.parametrize(
     "name", ["PWD", "OLDPWD", "PATH", "AUTHOR", "TOKENIZERS_PARALLELISM", "KEYBOARD", "MONKEY"]
 )
-def test_variable_name_marks_no_credential(name: str) -> None:
+def test_ordinary_variable_name_is_not_treated_as_a_credential(name: str) -> None:
     assert redact({name: "x"}) == {name: "x"}
 
 

@@ -52,7 +52,7 @@ def test_token_authenticates_until_it_is_deleted_or_expires() -> None:
             authority.authenticate(header)
 
 
-def test_book_survives_a_round_trip_and_contains_no_token() -> None:
+def test_access_book_survives_a_round_trip_and_contains_no_token() -> None:
     authority, owner = owned(lambda: 0)
     token = known(authority, ANA, "roles/ml.developer", "vision")
     robot = "ci@vision.iam.gserviceaccount.com"
@@ -89,7 +89,7 @@ def test_book_survives_a_round_trip_and_contains_no_token() -> None:
         ("ana@corp.example", "none of user:EMAIL, serviceAccount:EMAIL and group:NAME"),
     ],
 )
-def test_member_has_the_form_of_the_public_api(member: str, fault: str) -> None:
+def test_malformed_policy_member_is_rejected(member: str, fault: str) -> None:
     words = member_fault(member) or ""
     assert fault in words
     assert bool(words) == bool(fault)

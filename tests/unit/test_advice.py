@@ -161,7 +161,7 @@ def test_write_error_in_a_prebuilt_image_lists_writable_directories(tail: str, p
         f"ERROR: (gcloud.storage.ls) gs://{BUCKET} not found: 404.",
     ],
 )
-def test_missing_public_bucket_error_explains_that_the_bucket_is_not_local(tail: str) -> None:
+def test_missing_public_bucket_error_states_that_the_bucket_is_not_local(tail: str) -> None:
     assert f"The bucket {BUCKET} or the object" in advice_for(tail)
 
 
@@ -214,7 +214,7 @@ def test_missing_environment_variable_error_explains_when_it_is_set(tail: str, w
     assert words in advice_for(f"Traceback (most recent call last):\n  x\n{tail}\n")
 
 
-def test_ml_job_advice_for_missing_vertex_variables() -> None:
+def test_ml_job_has_advice_for_missing_vertex_variables() -> None:
     assert "--job-dir" in advice_for("KeyError: 'AIP_MODEL_DIR'", PACKAGE, Api.ML)
     assert "Read TF_CONFIG" in advice_for("KeyError: 'CLUSTER_SPEC'", PACKAGE, Api.ML)
 

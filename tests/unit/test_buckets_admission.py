@@ -54,7 +54,7 @@ def test_owner_has_all_permissions_and_anonymous_caller_none() -> None:
         assert not is_allowed(UNKNOWN, permission, access)
 
 
-def test_program_may_use_its_projects_buckets_and_objects_of_shared_ones() -> None:
+def test_program_may_use_buckets_of_its_project_and_objects_of_shared_buckets() -> None:
     held = {
         access.name: [
             permission for permission in EVERYTHING if is_allowed(PROGRAM, permission, access)
@@ -166,7 +166,7 @@ def test_denials_contain_cause_and_remedy() -> None:
     admit_project(PROGRAM, "storage.buckets.create", "p")
 
 
-def test_key_in_an_address_is_distinguished_from_a_bucket_name() -> None:
+def test_key_in_a_url_is_distinguished_from_a_bucket_name() -> None:
     address = address_with_key("http://h:1/", "token")
     key = storage_key("token")
     assert address == f"http://h:1/with/{key}"

@@ -171,7 +171,7 @@ def test_unsupported_requests_are_rejected(ask: Ask, method: str, target: str, s
     ],
     ids=lambda value: str(value)[-40:],
 )
-def test_property_with_a_wrong_type_is_a_400(
+def test_property_with_a_wrong_type_causes_a_400(
     ask: Ask, method: str, target: str, body: bytes | dict[str, Any]
 ) -> None:
     """Clients in typed languages could not read a list that contains it."""
@@ -194,7 +194,7 @@ def test_copy_stops_when_its_client_disconnects(ask: Ask, store: ObjectStore) ->
     assert (copied.status, ask("GET", ITEM + "copy").status) == (0, 404)
 
 
-def test_copies_rewrites_and_moves(ask: Ask) -> None:
+def test_objects_are_copied_rewritten_and_moved(ask: Ask) -> None:
     put_object(ask, "x", b"1", content_type="t/x")
     done = ask("POST", ITEM + "x/rewriteTo/b/bucket/o/y%2Fz", {"metadata": {"k": "v"}}).json
     assert (done["done"], done["resource"]["name"]) == (True, "y/z")
@@ -274,7 +274,7 @@ DIGITS = "9" * 5000
         ("PUT", "", {"content_range": f"bytes */{DIGITS}"}),
     ],
 )
-def test_number_with_thousands_of_digits_is_a_400(
+def test_number_with_thousands_of_digits_causes_a_400(
     ask: Ask, method: str, target: str, headers: dict[str, str]
 ) -> None:
     """Python reads at most 4,300 digits. An empty target means the next chunk of an upload."""
@@ -294,7 +294,7 @@ def test_nested_batches_are_rejected(ask: Ask) -> None:
     assert answer.status == 400
 
 
-def test_batch_answer_has_a_size_limit(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_response_has_a_size_limit(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multipart, "_MAX_ANSWER_BYTES", 100)
     part = b"--b\r\n\r\nGET %sx\r\n\r\n" % ITEM.encode()
     sent = {"content_type": "multipart/mixed; boundary=b", "content_encoding": "gzip"}

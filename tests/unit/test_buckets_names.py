@@ -56,7 +56,7 @@ def test_invalid_object_names_are_rejected() -> None:
 
 
 @given(st.lists(SEGMENTS, min_size=1, max_size=4), st.lists(SEGMENTS, min_size=1, max_size=4))
-def test_distinct_object_names_have_distinct_places(left: list[str], right: list[str]) -> None:
+def test_distinct_object_names_have_distinct_paths(left: list[str], right: list[str]) -> None:
     first, second = "/".join(left), "/".join(right)
     assert (place_of(first) == place_of(second)) == (first == second)
 

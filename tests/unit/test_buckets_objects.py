@@ -227,7 +227,7 @@ class TestConflictingNames:
         assert names(store) == []
         assert list(path_of(store).iterdir()) == []
 
-    def test_object_is_visible_while_it_leaves_its_shadow_place(
+    def test_object_is_visible_while_it_moves_out_of_the_shadow_directory(
         self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         opened = tree.open_directory

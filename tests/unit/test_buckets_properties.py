@@ -30,9 +30,7 @@ UNDONE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("resource", UNDONE, ids=lambda resource: next(iter(resource)))
-def test_unsupported_bucket_property_is_rejected_by_name(
-    ask: Ask, resource: dict[str, Any]
-) -> None:
+def test_error_names_the_unsupported_bucket_property(ask: Ask, resource: dict[str, Any]) -> None:
     (name,) = resource
     for method, target, body in (
         ("POST", "/storage/v1/b?project=p", {"name": "other", **resource}),
@@ -85,9 +83,7 @@ def test_neutral_property_values_are_accepted(ask: Ask) -> None:
     ],
     ids=lambda resource: next(iter(resource)),
 )
-def test_unsupported_object_property_is_rejected_by_name(
-    ask: Ask, resource: dict[str, Any]
-) -> None:
+def test_error_names_the_unsupported_object_property(ask: Ask, resource: dict[str, Any]) -> None:
     put_object(ask, "x", b"content")
     composed = {"sourceObjects": [{"name": "x"}], "destination": resource}
     for method, target, body in (
@@ -132,7 +128,7 @@ def test_customer_supplied_encryption_keys_are_rejected(ask: Ask, header: str) -
 
 
 @pytest.mark.parametrize("name", ["predefinedAcl", "destinationPredefinedAcl"])
-def test_public_predefined_acl_is_rejected_by_name(ask: Ask, name: str) -> None:
+def test_public_predefined_acl_is_rejected_and_named_in_the_error(ask: Ask, name: str) -> None:
     """If the service ignored it, the caller would consider the object public. Private ACLs are accepted."""
     put_object(ask, "x", b"content")
     for method, target in (

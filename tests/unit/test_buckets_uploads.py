@@ -12,7 +12,7 @@ from trainshed.buckets.rest.calls import VerbatimName
 __all__ = ["ask", "store"]
 
 
-def test_resumable_upload_in_chunks(ask: Ask) -> None:
+def test_resumable_upload_accepts_chunks(ask: Ask) -> None:
     """spec/clients#uploads: sessions also exist below /resumable/upload, at the request's own host."""
     start = ask(
         "POST",

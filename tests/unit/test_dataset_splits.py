@@ -45,7 +45,7 @@ def test_default_fractions_assign_every_row_to_one_split() -> None:
     assert counts.test.rows == len(by_split["test"]) == pytest.approx(500, rel=0.2)
 
 
-def test_second_attempt_writes_the_same_files_and_deletes_others() -> None:
+def test_second_attempt_writes_the_same_files_and_deletes_other_files() -> None:
     source = {"gs://b/in/a.csv": numbered(300), "gs://b/in/b.csv": numbered(200)}
     first = Memory(source)
     write_files(table_plan(), first, shard=256)
@@ -164,7 +164,7 @@ def test_unterminated_record_is_rejected_early(
     assert buckets.read_blocks < 200
 
 
-def test_split_column_assigns_rows_and_ignores_others() -> None:
+def test_split_column_assigns_rows_and_rows_without_a_split_are_ignored() -> None:
     content = b"id,text\n1,training\n2,TEST\n3, validation\n4,\n5,other\n6,training\n"
     buckets = Memory({"gs://b/in/a.csv": content})
     rule = SplitRule(SplitMethod.PREDEFINED, key="text")
@@ -218,7 +218,7 @@ def test_memory_is_independent_of_the_number_of_rows() -> None:
         ((0.7, 0.2, 0.1 + 1e-12), (0.7, 0.2, 0.1)),
     ],
 )
-def test_remaining_fraction_goes_to_splits_without_one(
+def test_splits_without_a_fraction_share_the_remaining_fraction(
     fractions: tuple[float, float, float], whole: tuple[float, float, float]
 ) -> None:
     assert complete_fractions(fractions) == pytest.approx(whole)

@@ -37,7 +37,7 @@ def slot_handle(
     return made
 
 
-async def test_answer_or_new_incarnation_resets_the_lease() -> None:
+async def test_response_or_new_incarnation_resets_the_lease() -> None:
     ours, theirs = socket.socketpair()
     heard = asyncio.Event()
     subject = slot_handle("a", emit=lambda _: heard.set())

@@ -57,7 +57,7 @@ def plan(spec: JobSpec, image: Image = IMAGE) -> LaunchPlan:
     ],
     ids=["neither", "args", "command", "both", "expanded"],
 )
-def test_command_and_args_of_a_job_replace_the_images(
+def test_command_and_args_of_a_job_replace_those_of_the_image(
     fields: Mapping[str, object], argv: tuple[str, ...]
 ) -> None:
     """As in the public service, command replaces ENTRYPOINT and drops CMD; args replace CMD. The image's
@@ -65,7 +65,7 @@ def test_command_and_args_of_a_job_replace_the_images(
     assert plan(vertex(custom_job(container(**fields)))).argv == argv
 
 
-def test_user_variables_override_ours_and_ours_the_images() -> None:
+def test_user_variables_override_service_variables_and_those_the_images() -> None:
     """spec/program#arguments: `$(VAR)` refers to all variables that are set before
     (facts/program#variables)."""
     env = [

@@ -206,7 +206,7 @@ def _ignore(line: str) -> None:
         ("writing blob: mkdir /var/lib/images: permission denied", False),
     ],
 )
-def test_registry_error_is_distinguished_from_no_answer(
+def test_registry_error_is_distinguished_from_a_missing_response(
     tmp_path: Path, advice: str, final: bool
 ) -> None:
     """spec/failures: A missing answer is retried."""

@@ -168,7 +168,7 @@ def pieces(tree: Any) -> Iterator[str]:
         yield word
 
 
-def test_fixed_regular_expressions_take_linear_time() -> None:
+def test_constant_regular_expressions_take_linear_time() -> None:
     """The texts consist of parts of each pattern. One test covers all modules, because it imports them
     all."""
     slow = [

@@ -13,7 +13,7 @@ from trainshed.replica.system import cgroups, unix_sockets
 from trainshed.serve import delegation
 
 
-def test_machine_without_control_groups_has_no_bases(tmp_path: Path) -> None:
+def test_machine_without_control_groups_is_supported(tmp_path: Path) -> None:
     assert cgroups.find_bases(str(tmp_path), str(tmp_path / "missing")) == {}
     limits = protocol.Limits(memory_limit=1 << 20, cpu_weight=100, cgroup_name="name")
     groups = cgroups.ControlGroups(limits)
@@ -64,7 +64,7 @@ def test_process_limit_is_a_share_of_the_machines_and_the_groups_limit(tmp_path:
     assert cgroups.process_share(str(inner), str(kernel)) == 500
 
 
-def test_lines_that_arrive_together_keep_their_handles() -> None:
+def test_lines_that_arrive_together_keep_their_file_descriptors() -> None:
     """Also long lines, such as orders with long arguments: the next line arrives with their last piece."""
     ours, theirs = socket.socketpair()
     for size in (1, 30_000, 40_000, 60_000, 100_000):

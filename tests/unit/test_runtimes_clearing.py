@@ -118,7 +118,7 @@ def test_packages_are_removed_by_their_last_use(cache: Path) -> None:
     assert [path.name for path in (cache / "packages").iterdir()] == ["bb"]
 
 
-def test_full_cache_removes_the_least_recently_used(
+def test_full_cache_removes_the_least_recently_used_entries(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A directory that cannot be removed does not block others."""

@@ -139,7 +139,7 @@ def request_app(
     return dict(started[0]["headers"]), seen[0]
 
 
-def test_request_has_the_clients_id_or_a_new_one() -> None:
+def test_request_id_is_the_clients_id_or_a_new_id() -> None:
     headers, seen = request_app("/v1", b"mine.12-3_4")
     assert headers == {b"a": b"b", b"x-request-id": b"mine.12-3_4"} and seen == "mine.12-3_4"
     for bad in (None, b"", b"a b", b"x" * 65, b"a\nb", "é".encode()):
@@ -150,7 +150,7 @@ def test_request_has_the_clients_id_or_a_new_one() -> None:
     assert request_id.get() is None
 
 
-def test_each_request_is_logged_without_the_key_in_its_address(
+def test_each_request_is_logged_without_the_key_in_its_url(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, "trainshed.requests"):

@@ -124,7 +124,7 @@ def test_failed_first_trial_ends_the_tuning_job_with_a_reason() -> None:
     assert not subject.wrong()
 
 
-def test_first_trial_to_end_counts_as_the_first_trial() -> None:
+def test_trial_that_ends_first_counts_as_the_first_trial() -> None:
     """facts/tuning#failing-trials: the trial that ends first decides, regardless of its number."""
     subject = play().becomes(3, S.FAILED, "no").run_step()
     assert subject.job.outcome is not None

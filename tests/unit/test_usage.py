@@ -105,7 +105,7 @@ def test_usage_on_a_node_is_limited_by_its_capacity() -> None:
     assert sum(use.vcpus for use in uses(running, life.now, {})) == 12, "the node no longer exists"
 
 
-def test_missing_accelerators_of_a_node_are_not_usage() -> None:
+def test_accelerator_usage_is_limited_by_the_accelerators_of_the_node() -> None:
     life = Life(job(1)).up()
     pool = life.job.spec.pools[0]
     machine = replace(pool.machine, accelerators=Accelerators("NVIDIA_TESLA_T4", 4))
@@ -247,7 +247,7 @@ def test_budget_counts_running_jobs_from_the_start_of_the_month() -> None:
     assert month.tracker.budgets.usage(moment(2026, 11, 1, 10))(month.key) == 40
 
 
-def test_budget_of_a_user_can_limit_costs_and_affects_only_them() -> None:
+def test_budget_of_a_user_can_limit_costs_and_affects_only_that_user() -> None:
     prices = Prices({"n1-standard-4": 3})
     month = Month(COST, 5, ANA, prices)
     at = moment(2026, 11, 3)

@@ -79,7 +79,7 @@ def test_binary_numbers_without_a_json_form_are_rejected() -> None:
     }
 
 
-def test_first_hundred_violations_are_listed_and_others_counted() -> None:
+def test_first_hundred_violations_are_listed_and_the_rest_is_counted() -> None:
     with pytest.raises(WireError) as refused:
         json.from_public(JOB, {f"unknown{n}": 1 for n in range(MAX_LISTED_VIOLATIONS + 20)})
     lines = str(refused.value).splitlines()

@@ -212,7 +212,7 @@ async def test_log_stream_ends_when_its_permission_is_revoked(
         ("quotas:set", {"metric": "jobs", "limit": 1}),
     ],
 )
-async def test_change_in_all_projects_requires_permission_in_all(
+async def test_change_in_all_projects_requires_permission_in_each_project(
     service: ApiServiceWithShells, path: str, change: dict[str, Any]
 ) -> None:
     """The change must not silently apply only to the caller's only project."""
@@ -263,7 +263,7 @@ async def test_audit_records_each_change_with_user_and_details(
 
 
 @pytest.mark.parametrize("project", ["p1", str(project_number("p1"))])
-async def test_denied_changes_are_audited_with_a_limit(
+async def test_denied_changes_are_audited_up_to_a_limit(
     service: ApiServiceWithShells, project: str
 ) -> None:
     """The entry is in the project's audit log for each form of the project's name. Denied reads are not
@@ -387,7 +387,7 @@ async def test_change_and_audit_entry_are_one_transaction(service: ApiServiceWit
     ("verb", "path", "status"),
     [("POST", JOBS, 401), ("POST", "/token", 400), ("GET", "/healthz", 200)],
 )
-async def test_brute_force_attack_is_delayed_and_audited_without_delaying_others(
+async def test_brute_force_attack_is_delayed_and_audited_without_delaying_other_users(
     service: ApiServiceWithShells,
     monkeypatch: pytest.MonkeyPatch,
     verb: str,

@@ -36,7 +36,7 @@ WAITING = Waiting(
 )
 
 
-async def test_nodes_show_their_usage_and_its_users(service: ApiService) -> None:
+async def test_node_list_shows_usage_and_the_replicas_on_each_node(service: ApiService) -> None:
     name = "projects/p1/locations/us-central1/customJobs/7"
     service.capacity.known = (node("node-1", f"{name} workerpool0-0"),)
     (shown,) = (await service.result("GET", NODES))["nodes"]
@@ -183,7 +183,7 @@ async def test_list_of_all_quotas_contains_every_metric(service: ApiService) -> 
         ({"value": 4}, "value", "Unknown field"),
     ],
 )
-async def test_invalid_quota_names_the_wrong_field(
+async def test_invalid_quota_error_names_the_wrong_field(
     service: ApiService, change: dict[str, Any], field: str, text: str
 ) -> None:
     body = {**PLACE, "metric": "cpus_n1_e2", "limit": 4, **change}

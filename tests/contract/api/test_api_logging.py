@@ -181,7 +181,7 @@ async def test_runtime_notice_appears_once_in_each_log_view(service: ApiService)
         ({"pageToken": "x"}, "page_token"),
     ],
 )
-async def test_invalid_log_request_names_the_wrong_field(
+async def test_invalid_log_request_error_names_the_wrong_field(
     service: ApiService, more: dict[str, Any], field: str
 ) -> None:
     body = {"resourceNames": ["projects/p1"]} | more

@@ -237,7 +237,7 @@ async def test_method_override_header_changes_a_post_only(service: ApiService) -
         ("colour=red", "colour"),
     ],
 )
-async def test_invalid_list_request_names_the_wrong_field(
+async def test_invalid_list_request_error_names_the_wrong_field(
     service: ApiService, query: str, field: str
 ) -> None:
     await created(service)

@@ -163,7 +163,7 @@ async def test_deleted_job_has_no_curves(service: ApiService) -> None:
 
 
 @pytest.mark.parametrize("kind", ["custom", "tuning", "pipeline"])
-async def test_job_with_tensorboard_of_other_location_is_rejected(
+async def test_job_with_tensorboard_in_another_location_is_rejected(
     service: ApiService, kind: str
 ) -> None:
     board = (await create_board(service)).removeprefix("/v1/")

@@ -191,7 +191,9 @@ def pipeline_with_dataset(dataset: str) -> dict[str, Any]:
     return pipeline(inputDataConfig=data, trainingTaskInputs={"workerPoolSpecs": [pool()]})
 
 
-async def test_pipelines_job_contains_the_plan_of_its_dataset_split(service: ApiService) -> None:
+async def test_job_of_a_pipeline_contains_the_plan_of_its_dataset_split(
+    service: ApiService,
+) -> None:
     dataset = (await made(service)).rpartition("/")[2]
     await service.result("POST", f"{LOCATION}/trainingPipelines", pipeline_with_dataset(dataset))
     (live,) = [

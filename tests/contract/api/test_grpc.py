@@ -102,7 +102,7 @@ async def test_long_error_is_shortened_to_fit_into_a_trailer(service: GrpcApiSer
     assert listed[-1].description.startswith(f"... and {90 - (len(listed) - 1)} more")
 
 
-async def test_call_completes_after_its_client_cancelled(service: GrpcApiService) -> None:
+async def test_call_completes_even_if_its_client_cancels(service: GrpcApiService) -> None:
     """If a stored job were not announced to the controller, it would wait for the next start of the
     service."""
     reached, go_on, woken = asyncio.Event(), asyncio.Event(), asyncio.Event()

@@ -59,7 +59,7 @@ async def serving(service: ApiService, tmp_path: Path) -> AsyncGenerator[Running
     await made.server.stop(1)
 
 
-async def test_grpc_server_listens_on_a_port_held_by_the_service(service: ApiService) -> None:
+async def test_grpc_server_listens_on_a_port_reserved_by_the_service(service: ApiService) -> None:
     """The service holds the port, so no other process can bind it. Children inherit the held socket
     while they are being forked."""
     server = GrpcServer(service.services, service.issuers.authenticate)

@@ -157,7 +157,7 @@ async def test_tailed_lines_of_trials_belong_to_their_tuning_job(service: GrpcAp
     trial.call.cancel()
 
 
-async def test_tail_session_ends_with_its_callers_rights(service: GrpcApiService) -> None:
+async def test_tail_session_ends_when_its_caller_loses_permission(service: GrpcApiService) -> None:
     made = await service.result("POST", "/trainshed/v1/tokens", {"email": "ana@corp.example"})
     known(service.tokens, "ana@corp.example", project="p1")
     session = await started(service, token=made["token"])
@@ -193,7 +193,7 @@ async def test_number_of_tail_sessions_per_project_is_limited(
         ({"resourceNames": ["folders/1"]}, "resource_names"),
     ],
 )
-async def test_invalid_tail_request_names_the_wrong_field(
+async def test_invalid_tail_request_error_names_the_wrong_field(
     service: GrpcApiService, request_: dict[str, Any], field: str
 ) -> None:
     failure = await Session(service, "p1", "", **request_).failure()

@@ -120,7 +120,9 @@ async def test_ml_job_with_hyperparameters_is_a_tuning_job(service: ApiService) 
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
 
 
-async def test_trials_are_listed_best_first_and_without_result_last(service: ApiService) -> None:
+async def test_best_trials_are_listed_first_and_trials_without_result_last(
+    service: ApiService,
+) -> None:
     """facts/resources#ml: scripts treat the first trial as the best. Parameter values are strings."""
     await created(service)
     await store_trials(service)
@@ -167,7 +169,7 @@ async def test_trial_jobs_can_be_read_and_cancelled_but_are_not_listed(service: 
     assert service.woken[-1] == (await record(service)).uid + 6
 
 
-async def test_tuning_job_resumes_an_earlier_one(service: ApiService) -> None:
+async def test_tuning_job_resumes_an_earlier_tuning_job(service: ApiService) -> None:
     """facts/tuning#ml, spec/tuning#resuming: resumePreviousJobId."""
     await created(service)
     await finish(service, next_trial=11)

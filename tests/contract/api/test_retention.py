@@ -107,7 +107,7 @@ async def _made_by(service: ApiService, parent: str) -> str:
     return str(name)
 
 
-async def test_started_deletion_completes_when_the_timer_stops(service: ApiService) -> None:
+async def test_running_deletion_completes_when_the_timer_stops(service: ApiService) -> None:
     await over(service)
     service.clock += 2 * DAY
     begun, goes_on, removed = asyncio.Event(), asyncio.Event(), list[JobName]()

@@ -407,7 +407,7 @@ async def test_shell_link_gives_tickets_only_for_its_replica(
     assert over.status == 400
 
 
-async def test_links_tickets_and_shells_end_with_their_users_rights(
+async def test_links_tickets_and_shells_end_when_their_user_loses_permission(
     service: ApiServiceWithShells,
 ) -> None:
     """Revocation during an open shell is tested in `tests/e2e/test_team.py`."""

@@ -361,7 +361,7 @@ async def test_explain_of_a_tuning_job_explains_one_trial(service: ApiService) -
     assert await listed(service, "project=p1") == []
 
 
-async def test_pipeline_shows_and_follows_its_job(service: ApiService) -> None:
+async def test_pipeline_watch_and_logs_follow_its_job(service: ApiService) -> None:
     body = pipeline(trainingTaskInputs=inputs())
     made = (await service.result("POST", f"{LOCATION}/trainingPipelines", body))["name"]
     path = f"{OURS}/{quote(made, safe='')}"

@@ -39,7 +39,7 @@ def test_directory_is_listed_with_its_contents(service: FakeService) -> None:
     assert service.sent[-1].query["project"] == "q"
 
 
-def test_directory_is_copied_up_and_down(
+def test_directory_is_uploaded_and_downloaded(
     trainshed: Invoke, bucket: FakeService, tmp_path: Path
 ) -> None:
     here = tmp_path / "here"

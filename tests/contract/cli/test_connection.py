@@ -33,7 +33,7 @@ def test_missing_service_error_contains_the_start_command(
     )
 
 
-def test_ended_service_is_reported_without_a_request(trainshed: Invoke, tmp_path: Path) -> None:
+def test_stopped_service_is_reported_without_a_request(trainshed: Invoke, tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     write_service_file(tmp_path, "http://127.0.0.1:1", pid=ended.pid)
@@ -225,7 +225,7 @@ def test_login_does_not_keep_the_ca_of_another_service(
 @pytest.mark.parametrize(
     ("issuer", "stays"), [("Corp", ""), ("", " The token remains valid until it is deleted.")]
 )
-def test_forgetting_a_browser_login_deletes_its_token(
+def test_login_forget_deletes_the_token_of_a_browser_login(
     service: FakeService, login_json: Path, issuer: str, stays: str
 ) -> None:
     service.on("GET", "/trainshed/v1/whoami", {"email": "ana@corp.example", "issuer": issuer})

@@ -249,7 +249,7 @@ def test_job_name_selects_the_newest_job_of_that_name(service: FakeService) -> N
     assert service.cli("jobs", "describe", "other").stderr == "other is 22\n"
 
 
-def test_last_selects_the_newest_job(service: FakeService) -> None:
+def test_at_last_selects_the_newest_job(service: FakeService) -> None:
     service.on("GET", JOBS, listed(job("31"), job("22")))
     service.on("GET", f"{JOBS}/31", job("31"))
     result = service.cli("jobs", "describe", "@last")
@@ -315,7 +315,9 @@ def test_logs_are_printed_in_order_before_the_error(trainshed: Invoke, output: F
     assert request.query["tail"] == "3"
 
 
-def test_logs_support_timestamps_and_since(trainshed: Invoke, output: FakeService) -> None:
+def test_logs_support_the_options_timestamps_and_since(
+    trainshed: Invoke, output: FakeService
+) -> None:
     result = trainshed("jobs", "logs", "7", "--timestamps", "--since", "10m")
     assert "2026-11-20 06:00:04.000  workerpool1-0  oh no" in result.stdout
     (request,) = [item for item in output.sent if item.path.endswith("/logs")]

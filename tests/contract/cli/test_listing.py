@@ -161,7 +161,7 @@ def test_kind_without_get_method_is_found_in_its_list(service: FakeService, name
         assert (result.exit_code, result.stderr.endswith(shown)) == (1, True)
 
 
-def test_described_study_contains_its_trials_and_the_best(service: FakeService) -> None:
+def test_study_description_contains_its_trials_and_the_best_trial(service: FakeService) -> None:
     trials = [{"id": "1"}, {"id": "2"}, {"id": "3"}]
     at = f"/v1/{PLACE}/studies/9"
     service.on("GET", at, STUDY)
@@ -172,7 +172,7 @@ def test_described_study_contains_its_trials_and_the_best(service: FakeService) 
 
 
 @pytest.mark.parametrize("name", ["churn", EXPERIMENT["name"]])
-def test_described_experiment_contains_its_runs(service: FakeService, name: str) -> None:
+def test_experiment_description_contains_its_runs(service: FakeService, name: str) -> None:
     runs = [{"name": f"{PLACE}/metadataStores/default/contexts/churn-{run}"} for run in ("b", "a")]
     contexts = f"/v1/{PLACE}/metadataStores/default/contexts"
     service.on("GET", f"{contexts}/churn", EXPERIMENT)
@@ -185,7 +185,7 @@ def test_described_experiment_contains_its_runs(service: FakeService, name: str)
     assert f'parent_contexts:"{EXPERIMENT["name"]}"' in service.sent[-1].query["filter"]
 
 
-def test_described_model_contains_its_versions(service: FakeService) -> None:
+def test_model_description_contains_its_versions(service: FakeService) -> None:
     versions = [{"versionId": "2", "metadata": {"job": f"{PLACE}/customJobs/8"}}]
     service.on("GET", f"/v1/{MODEL['name']}", {"name": MODEL["name"]})
     service.on("GET", f"/v1/{MODEL['name']}:listVersions", {"models": versions})
@@ -204,7 +204,7 @@ def test_described_model_contains_its_versions(service: FakeService) -> None:
 
 
 @pytest.mark.parametrize("kind", ["curves", "usage"])
-def test_curves_and_usage_are_described_by_job_name(service: FakeService, kind: str) -> None:
+def test_describe_shows_curves_and_usage_of_a_job(service: FakeService, kind: str) -> None:
     service.on("GET", f"{OWN}/jobs/7", job("7"))
     service.on("GET", f"{OWN}/jobs/7/{kind}", {"job": "7", "points": [1, 2]})
     result = service.cli("describe", kind, "7", "--format", "json")

@@ -16,7 +16,7 @@ from trainshed.cli.jobs import shell
 
 
 @pytest.mark.parametrize("sent", [b"all of it", b""])
-def test_forwarded_connection_closes_with_its_remote_end(
+def test_forwarded_connection_closes_when_the_remote_peer_closes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sent: bytes
 ) -> None:
     """A local client that reads a response to its end waits for the connection's end."""

@@ -59,7 +59,7 @@ def serve_search(service: FakeService, *views: dict[str, Any]) -> None:
 OVER = search(trial(1, 0.5), trial(2, 0.75), state="SUCCEEDED")
 
 
-def test_described_tuning_job_shows_the_best_trial_first(service: FakeService) -> None:
+def test_tuning_job_description_shows_the_best_trial_first(service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", search(trial(1, 0.5), trial(2, 0.75), trial(3)))
     lines = service.cli("jobs", "describe", "7").stdout.splitlines()
     assert lines[6:] == [
@@ -77,7 +77,7 @@ def test_described_tuning_job_shows_the_best_trial_first(service: FakeService) -
     ]
 
 
-def test_watch_of_a_tuning_job_prints_trials_and_the_best_one(service: FakeService) -> None:
+def test_watch_of_a_tuning_job_prints_trials_and_the_best_trial(service: FakeService) -> None:
     serve_search(service, search(trial(1)), OVER)
     result = service.cli("jobs", "watch", "7")
     assert result.exit_code == 0, result.stderr
@@ -92,7 +92,7 @@ def test_watch_of_a_tuning_job_prints_trials_and_the_best_one(service: FakeServi
     assert not [request for request in service.sent if request.path.endswith("/logs")]
 
 
-def test_watched_pipeline_prints_its_trials_and_model(service: FakeService) -> None:
+def test_watch_of_a_pipeline_prints_its_trials_and_model(service: FakeService) -> None:
     child = OVER | {"uid": "8"}
     own: dict[str, Any] = {
         "kind": "pipeline",

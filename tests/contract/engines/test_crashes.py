@@ -151,7 +151,7 @@ async def test_stop_ends_the_program_even_if_it_cannot_be_recorded(
 LOST_CAUSE = "its shim did not answer for 4 s; it was killed, and its program with it"
 
 
-async def test_silent_shim_is_killed_and_its_replica_lost(
+async def test_silent_shim_is_killed_and_its_replica_is_reported_lost(
     harness: EngineHarness, mark: str
 ) -> None:
     uid = await harness.run("sh", "-c", f"echo up; sleep 60; : {mark}")
@@ -169,7 +169,7 @@ async def test_silent_shim_is_killed_and_its_replica_lost(
     assert (await harness.exit(uid, incarnation=2)).exit.exit_code == 0
 
 
-async def test_launch_not_started_within_its_lease_is_lost(harness: EngineHarness) -> None:
+async def test_launch_not_started_within_its_lease_is_reported_lost(harness: EngineHarness) -> None:
     """A shim that wakes up later with this order finds that the start was given up."""
     await harness.restart(lease=300.0)
     (shim, _), *_ = await idle_shims(harness)

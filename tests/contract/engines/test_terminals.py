@@ -69,7 +69,9 @@ async def test_shell_has_the_programs_environment_and_directory(
     assert terminal.status == 7
 
 
-async def test_shell_ends_with_the_program_but_not_vice_versa(harness: EngineHarness) -> None:
+async def test_shell_ends_with_its_program_but_the_program_survives_its_shell(
+    harness: EngineHarness,
+) -> None:
     """A shell does not keep a replica alive, and its exit status is not the program's."""
     uid = await harness.run("sh", "-c", "until [ -e go ]; do sleep 0.05; done; exit 5")
     await harness.started(uid)

@@ -282,7 +282,7 @@ async def test_notification_stored_with_a_future_time_is_sent(
 
 
 @pytest.mark.parametrize(("key", "why"), [(None, "Connection refused"), ("GONE", "$GONE")])
-async def test_notification_is_given_up_after_a_day(
+async def test_notification_is_dropped_after_failing_for_a_day(
     service: ApiService, key: str | None, why: str
 ) -> None:
     # Nothing listens on this port, and no other process can bind it.

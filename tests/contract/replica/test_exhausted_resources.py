@@ -115,7 +115,7 @@ def test_shim_waiting_for_disk_space_uses_no_cpu(
     assert journal.expel(str(place.slot), 9, "the test is over")
 
 
-def test_relay_without_file_handles_waits_and_continues(tmp_path: Path) -> None:
+def test_relay_without_file_descriptors_waits_and_continues(tmp_path: Path) -> None:
     """Earlier, the relay used a whole CPU when file handles ran out."""
     target = str(tmp_path / "target")
     with socket.socket(socket.AF_UNIX) as server:
@@ -181,7 +181,7 @@ def test_idle_shims_are_forked_again_after_a_failed_fork(monkeypatch: pytest.Mon
                     made.close()
 
 
-def test_shell_is_rejected_when_file_handles_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shell_is_rejected_when_file_descriptors_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory can run out too. Earlier, this error ended the replica."""
     ours, theirs = socket.socketpair()
     refusal = OSError(errno.EMFILE, "Too many open files")
@@ -193,7 +193,7 @@ def test_shell_is_rejected_when_file_handles_run_out(monkeypatch: pytest.MonkeyP
         assert b"Too many open files" in ours.recv(4096)
 
 
-def test_pipe_is_drained_after_a_full_disk_before_it_is_abandoned() -> None:
+def test_pipe_is_read_completely_after_a_full_disk_before_it_is_abandoned() -> None:
     """The disk may have free space again just when the shim checks whether to abandon the pipes of
     a dead program."""
     subject: Any = object.__new__(shim.Shim)

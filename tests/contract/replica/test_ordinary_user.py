@@ -38,7 +38,7 @@ print(isolation_probe.probe("/place/probed", ["user"]))
 
 
 @needs_mounts
-def test_ordinary_user_gets_its_level_on_a_new_machine() -> None:
+def test_unprivileged_user_gets_its_isolation_level_on_a_new_machine() -> None:
     with tempfile.TemporaryDirectory() as place:
         probing = [sys.executable, "-c", _PROBE, place]
         assert subprocess.check_output(probing, text=True) == ("{'level': 'user', 'refused': {}}\n")

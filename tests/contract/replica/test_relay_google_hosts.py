@@ -180,7 +180,7 @@ def api(network: Network, shared_api: Api) -> Iterator[Api]:
 
 
 @pytest.mark.parametrize("path", ["/public/a.npz", "/public/chunked", "/public?prefix=a"])
-def test_public_google_bucket_is_read_at_google(network: Network, api: Api, path: str) -> None:
+def test_public_google_bucket_is_read_from_google(network: Network, api: Api, path: str) -> None:
     for _ in range(2):
         assert api.ask("GET", path) == (200, DATA)
         assert api.ask("HEAD", path) == (200, b"")
@@ -255,7 +255,7 @@ def test_tokeninfo_for_an_own_token_is_not_forwarded(network: Network, api: Api)
 
 
 @pytest.mark.parametrize("way", ["closed", "distrusted", "proxy"])
-def test_local_answer_is_returned_when_google_is_unreachable(network: Network, way: str) -> None:
+def test_local_response_is_returned_when_google_is_unreachable(network: Network, way: str) -> None:
     network.real.asked.clear()
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

@@ -113,7 +113,7 @@ print('over')
 """
 
 
-def test_every_process_of_a_replica_is_served(place: Place, behind: FakeBackend) -> None:
+def test_endpoint_accepts_every_process_of_its_replica(place: Place, behind: FakeBackend) -> None:
     """The callers are its program, children, threads, later processes and orphans."""
     line = run(place, behind, OWN_PROCESSES)
     assert line.record()["exit_code"] == 0, place.texts()

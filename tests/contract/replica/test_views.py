@@ -243,7 +243,7 @@ def test_devices_of_the_machine_are_visible(place_with_view: Place) -> None:
     assert {*printed_json(place_with_view, names, devices=[str(device)])} == {*usual, device.name}
 
 
-def test_program_cannot_exhaust_inotify_instances_of_others(place_with_view: Place) -> None:
+def test_program_cannot_exhaust_inotify_instances_of_other_programs(place_with_view: Place) -> None:
     """Earlier, one program could use all inotify instances of the machine's root and of all other
     programs."""
     limit = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())

@@ -61,7 +61,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreparedRuntime]
     remove_cache(cache)
 
 
-def test_built_environment_is_ready_for_other_services_too(built: PreparedRuntime) -> None:
+def test_environment_built_by_one_service_is_ready_for_other_services(
+    built: PreparedRuntime,
+) -> None:
     runtimes, choice = fresh(Path(built.template).parents[2], Objects())
     assert runtimes.ready(choice, ()) == built
     gc.collect()  # No collection may happen during the measurement.
@@ -71,7 +73,7 @@ def test_built_environment_is_ready_for_other_services_too(built: PreparedRuntim
     runtimes.close()
 
 
-async def test_service_can_stop_while_another_builds_its_environment(
+async def test_service_can_stop_while_another_service_builds_its_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Base, "key", "key")

@@ -171,7 +171,7 @@ def spoil(data: Path, table: str, column: str, change: Callable[[bytes], bytes])
     ("table", "column", "how"),
     [(*place, "cut") for place in READS] + [("jobs", "record", how) for how in BAD if how != "cut"],
 )
-async def test_unreadable_record_is_skipped_and_others_are_read(
+async def test_unreadable_record_is_skipped_and_other_records_are_read(
     data: Path, table: str, column: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_database(data)

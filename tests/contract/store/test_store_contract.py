@@ -151,7 +151,7 @@ async def test_job_cannot_end_with_an_unconsumed_intent(store: Store) -> None:
     assert (await store.reader.job(job.name))[0].state is JobState.CANCELLED
 
 
-async def test_labels_and_state_do_not_overwrite_each_other(store: Store) -> None:
+async def test_label_and_state_changes_do_not_overwrite_each_other(store: Store) -> None:
     job = await created(store, make_job(1, labels=(("a", "1"),)))
     epoch = await store.ledger.acquire("a")
     live = await loaded(store, 1)
@@ -178,7 +178,9 @@ async def test_delete_with_an_existing_operation_name_is_rolled_back(store: Stor
     assert (await store.reader.job(make_job(2).name))[0].uid == 2
 
 
-async def test_failing_command_does_not_affect_others_in_its_transaction(store: Store) -> None:
+async def test_failing_command_does_not_affect_other_commands_of_its_transaction(
+    store: Store,
+) -> None:
     """spec/invariants#guarded-writes: a failed guard rolls back only its own command."""
     await created(store, make_job(1))
     results = await asyncio.gather(
@@ -213,7 +215,7 @@ async def test_only_the_leader_stores_a_new_job_that_has_already_started(store: 
     assert await store.ledger.commit(epoch, step(live, JobState.RUNNING, "running")) == 2
 
 
-async def test_cancelled_caller_does_not_affect_others(store: Store) -> None:
+async def test_cancelled_caller_does_not_affect_other_callers(store: Store) -> None:
     gone = asyncio.ensure_future(store.intake.create(NewWork(make_job(1))))
     stays = asyncio.ensure_future(store.intake.create(NewWork(make_job(2))))
     await asyncio.sleep(0)

@@ -48,7 +48,9 @@ def run(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("left", ["lock", "slots", "logs"])
-async def test_missing_database_is_not_replaced_by_a_new_one(tmp_path: Path, left: str) -> None:
+async def test_missing_database_is_not_replaced_by_an_empty_database(
+    tmp_path: Path, left: str
+) -> None:
     (await with_jobs(tmp_path, 1)).close()
     (tmp_path / DATABASE_FILE).unlink()
     if left != "lock":
@@ -226,7 +228,9 @@ async def test_removed_database_file_is_detected_without_a_write(
     store.close()
 
 
-async def test_undetected_removal_is_repaired_at_the_end(tmp_path: Path) -> None:
+async def test_undetected_database_removal_is_repaired_when_the_store_closes(
+    tmp_path: Path,
+) -> None:
     store = await with_jobs(tmp_path, 1)
     (tmp_path / DATABASE_FILE).unlink()
     store.close()
@@ -252,7 +256,7 @@ async def test_damaged_database_is_rejected(tmp_path: Path, content: bytes | Non
     assert database.read_bytes() == content
 
 
-async def test_only_an_unclosed_database_is_checked_completely(
+async def test_database_is_checked_completely_only_if_it_was_not_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[Path] = []

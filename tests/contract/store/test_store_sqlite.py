@@ -252,7 +252,7 @@ async def found(store: Store, uid: int) -> int:
     return rank
 
 
-async def test_kill_keeps_acknowledged_writes_and_leaves_no_partial_ones(tmp_path: Path) -> None:
+async def test_kill_keeps_acknowledged_writes_and_leaves_no_partial_writes(tmp_path: Path) -> None:
     """spec/invariants#durability."""
     reached: dict[int, int] = {}
     for kill, lines in enumerate((1, 150, 400)):
@@ -295,7 +295,7 @@ class LockedConnection:
         pass
 
 
-async def test_writes_on_a_locked_database_wait_for_one_timeout_only() -> None:
+async def test_writes_to_a_locked_database_wait_for_only_one_timeout() -> None:
     """Writes that arrive while the first one waits are rejected together with it."""
     connection: Any = LockedConnection()
     files: Any = SimpleNamespace(fault={connection: None}.get)

@@ -31,7 +31,7 @@ def done(running: Operation, state: OperationState = OperationState.SUCCEEDED) -
     return replace(running, state=state, updated=running.updated + 1)
 
 
-async def test_operation_finishes_once(store: Store) -> None:
+async def test_operation_can_finish_only_once(store: Store) -> None:
     await with_trials(store, 1)
     running = suggesting(1, 1)
     await store.studies.begin_operation(running)

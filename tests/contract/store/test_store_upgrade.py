@@ -36,7 +36,7 @@ async def test_data_of_an_earlier_release_is_readable_and_writable(
 
 
 @pytest.mark.parametrize("release", DUMPS)
-def test_upgraded_database_has_the_tables_of_a_new_one(tmp_path: Path, release: str) -> None:
+def test_upgraded_database_has_the_tables_of_a_new_database(tmp_path: Path, release: str) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     for place in (old, new):
         place.mkdir()

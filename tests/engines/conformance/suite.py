@@ -70,7 +70,7 @@ class Conformance:
     # --- slots of a gang ---
 
     @staged
-    async def test_gang_gets_its_slots_once(self, stage: Stage) -> None:
+    async def test_repeated_allocation_of_a_gang_returns_the_same_slots(self, stage: Stage) -> None:
         uid = stage.job()
         slots = await stage.allocate(uid, PRIMARY, SECOND_REPLICA)
         assert [slot.replica for slot in slots] == [PRIMARY, SECOND_REPLICA]
@@ -238,7 +238,7 @@ class Conformance:
         assert {(e.replica, e.incarnation) for e in ends} == {(PRIMARY, 1), (again, 2)}
 
     @staged
-    async def test_stop_of_one_replica_spares_the_others(self, stage: Stage) -> None:
+    async def test_stop_of_one_replica_does_not_affect_other_replicas(self, stage: Stage) -> None:
         uid = stage.job()
         await stage.allocate(uid, PRIMARY, SECOND_REPLICA)
         gang = (PRIMARY, SECOND_REPLICA)
@@ -431,7 +431,9 @@ class Conformance:
         assert (await stage.exited(runs)).exit.signal == signal.SIGTERM
 
     @staged
-    async def test_kill_at_any_step_of_a_launch_leads_to_one_start(self, stage: Stage) -> None:
+    async def test_service_kill_at_any_step_of_a_launch_causes_exactly_one_start(
+        self, stage: Stage
+    ) -> None:
         """Send SIGKILL to the engine's process; this one takes over."""
         (node, *_) = await stage.nodes()
 
@@ -450,7 +452,7 @@ class Conformance:
         await at_every_step(stage, start)
 
     @staged
-    async def test_kill_at_any_step_of_a_stop_still_stops(self, stage: Stage) -> None:
+    async def test_stop_completes_despite_a_service_kill_at_any_step(self, stage: Stage) -> None:
         async def stop(holder: Holder, step: int | None) -> int:
             uid = await stage.run(FOREVER)
             await stage.printed(uid, 1)

@@ -72,7 +72,7 @@ def test_evicted_pod_gets_its_grace_period_and_a_notice(
     staged(body)(None, engine_lab(cluster, tmp_path))
 
 
-def test_force_deleted_pod_blocks_its_replica_until_the_lease_ends(
+def test_force_deleted_pod_blocks_its_replica_until_the_lease_expires(
     cluster: KubernetesLab, tmp_path: Path
 ) -> None:
     async def body(_: object, stage: Stage) -> None:
@@ -193,7 +193,7 @@ def test_doctor_lists_missing_rights(cluster: KubernetesLab) -> None:
     assert not our_pods(cluster)
 
 
-def test_pod_needs_three_api_calls_in_total(cluster: KubernetesLab, tmp_path: Path) -> None:
+def test_pod_lifecycle_uses_three_api_calls(cluster: KubernetesLab, tmp_path: Path) -> None:
     """The API server counts the calls. In addition, each start makes one list of each kind and watches. While
     an agent is silent, its node is queried at most every two seconds."""
     before = len(cluster.api_calls("httpx"))

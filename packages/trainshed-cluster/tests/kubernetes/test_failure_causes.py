@@ -59,7 +59,7 @@ def causes(history: JobHistory) -> list[str]:
     return [verdict["cause"] for verdict in verdicts if verdict["effect"] != "job_succeeds"]
 
 
-def test_pod_killed_by_the_kernel_is_out_of_memory(site: Site) -> None:
+def test_kernel_kill_of_a_pod_is_reported_as_out_of_memory(site: Site) -> None:
     job_id = submit(site.service, container_job(SHM_PROGRAM))
     history = history_of(site.service, job_id)
     assert history.state == "FAILED"
@@ -68,7 +68,7 @@ def test_pod_killed_by_the_kernel_is_out_of_memory(site: Site) -> None:
     assert "ran out of memory" in history.message
 
 
-def test_pod_over_its_disk_limit_is_out_of_disk(site: Site) -> None:
+def test_pod_over_its_disk_limit_is_reported_as_out_of_disk(site: Site) -> None:
     """A limit that the namespace sets for Pods without their own."""
     limits = [{"type": "Container", "default": {"ephemeral-storage": "100Mi"}}]
     site.lab.apply(manifest("LimitRange", "disk", limits=limits))
@@ -143,7 +143,7 @@ def priority_pod(node: str) -> list[dict[str, Any]]:
     return [kind, pod]
 
 
-def test_job_restarts_after_preemption_by_a_pod_with_priority(site: Site) -> None:
+def test_replica_restarts_after_preemption_by_a_higher_priority_pod(site: Site) -> None:
     """This version's scheduler deletes the Pod without recording a reason in it."""
     job_id = site.start_waiting_job()
     [pod] = site.lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]
@@ -163,7 +163,7 @@ def test_job_restarts_after_preemption_by_a_pod_with_priority(site: Site) -> Non
     assert first == node != second
 
 
-def test_job_fails_after_its_image_cannot_be_pulled_for_long(site: Site) -> None:
+def test_job_fails_if_its_image_cannot_be_pulled_before_the_timeout(site: Site) -> None:
     """Its registry does not respond."""
     body = container_job("pass")
     container = body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]

@@ -69,7 +69,7 @@ def test_code_is_unpacked_once(code: AgentCode, tmp_path: Path) -> None:
     assert module.stat().st_ino == before.st_ino, "the code was unpacked again"
 
 
-def test_agent_runs_with_the_sent_code_only(code: AgentCode, tmp_path: Path) -> None:
+def test_agent_runs_only_code_that_the_service_sent(code: AgentCode, tmp_path: Path) -> None:
     """Without site-packages: all imports come from the sent code."""
     document = b"12\n" + zlib.compress(b"none")
     status, _, errors = _run(code, tmp_path / "node", module=AGENT, document=document)

@@ -142,7 +142,7 @@ async def test_slow_reader_blocks_the_writer(hub_lab: HubLab) -> None:
     assert await counted == written
 
 
-async def test_killed_program_ends_its_request(hub_lab: HubLab) -> None:
+async def test_request_ends_when_its_program_is_killed(hub_lab: HubLab) -> None:
     ended = asyncio.Event()
 
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -229,7 +229,7 @@ async def buckets(hub_lab: HubLab, *lines: bytes) -> list[bytes]:
     return heard
 
 
-async def test_program_connection_has_the_endpoints_preamble(hub_lab: HubLab) -> None:
+async def test_program_connection_starts_with_the_preamble_of_its_endpoint(hub_lab: HubLab) -> None:
     hub_lab.preambles[NAME] = PREAMBLES
     plain = IDENTITY.encode() + b"\nGET / HTTP/1.1\r\n\r\n"
     secure = preamble(IDENTITY, is_secure=True) + b"GET /s HTTP/1.1\r\n\r\n"

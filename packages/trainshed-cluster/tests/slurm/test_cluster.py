@@ -129,7 +129,7 @@ def sruns_of(allocation: Allocation) -> list[int]:
     )
 
 
-async def test_nodes_are_reported_with_resources_of_other_jobs(
+async def test_node_report_includes_resources_used_by_other_jobs(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
     first, *_ = cluster.report().nodes
@@ -149,7 +149,7 @@ async def test_nodes_are_reported_with_resources_of_other_jobs(
     assert sizes == {(CPUS, MEMORY_MB * MIB)}
 
 
-async def test_allocation_is_found_again_and_released(
+async def test_allocation_is_found_after_a_restart_and_released(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
     name, needs = new_name(), [need("node1"), need("node3")]
@@ -250,7 +250,7 @@ async def test_queue_position_survives_a_service_restart(
     await again.close()
 
 
-async def test_request_killed_at_its_start_is_released(
+async def test_orphaned_request_of_a_killed_salloc_is_released(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
     """A killed salloc does not withdraw its request."""
@@ -267,7 +267,7 @@ async def test_request_killed_at_its_start_is_released(
     await cluster.release(allocation.name)
 
 
-async def test_earlier_request_with_a_rejected_limit_is_repeated(slurm_lab: SlurmLab) -> None:
+async def test_leftover_request_with_a_rejected_time_limit_is_replaced(slurm_lab: SlurmLab) -> None:
     name = new_name()
     submit_and_kill(slurm_lab, name, "--partition=short", "--time=1500")
     opened = cluster_of(settings_of(slurm_lab, partition="short"), "test")
@@ -332,7 +332,7 @@ async def test_agent_survives_the_processes_that_started_it(
     await queried_at(cluster, lambda report: not report.agents)
 
 
-async def test_suspended_allocation_is_reported_until_its_resumption(
+async def test_suspended_allocation_is_reported_until_it_resumes(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
     allocation = await allocation_with_agent(cluster)

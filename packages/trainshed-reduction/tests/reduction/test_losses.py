@@ -65,7 +65,7 @@ def test_sums_stay_exact_when_reducers_are_killed_during_steps() -> None:
         assert not killer.is_alive()
 
 
-def test_leaving_rank_sends_results_that_other_ranks_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_rank_sends_results_that_other_ranks_lack(monkeypatch: pytest.MonkeyPatch) -> None:
     """spec/reduction#losses: One rank has the last result and leaves. The connection of another rank broke
     before; it still gets the result."""
     lost, lose = threading.Event(), Lane.lose
@@ -111,7 +111,7 @@ def test_leaving_rank_sends_results_that_other_ranks_miss(monkeypatch: pytest.Mo
         group.run(act)
 
 
-def test_lost_worker_fails_the_group_before_the_answer_timeout() -> None:
+def test_lost_worker_fails_the_group_before_the_response_timeout() -> None:
     """spec/reduction#losses: No reducer has a connection to the worker. The error contains its rank."""
     with Reducers(1) as reducers:
 
@@ -140,7 +140,7 @@ def _connect_and_disconnect(port: int) -> None:
             time.sleep(0.01)
 
 
-def test_lost_reducer_fails_the_group_after_the_answer_timeout() -> None:
+def test_lost_reducer_fails_the_group_after_the_response_timeout() -> None:
     """spec/reduction#losses: The error contains the reducer's address."""
     with Reducers(2) as reducers:
 

@@ -223,7 +223,7 @@ def test_reducer_acknowledges_results_that_all_ranks_have(serving: ReducerThread
 
 
 @pytest.mark.parametrize("has_it", [True, False])
-def test_group_recovers_from_a_break_after_a_rank_has_left(
+def test_group_recovers_from_a_lost_connection_after_a_rank_has_left(
     serving: ReducerThread, has_it: bool
 ) -> None:
     """spec/reduction#losses: Ranks with its results send them. If no rank has them, the error reports

@@ -125,7 +125,7 @@ def test_start_error_contains_the_missing_reducers() -> None:
         group.run(lambda rank, communicator: None)
 
 
-def test_rank_that_leaves_during_an_operation_fails_the_others(
+def test_rank_that_leaves_during_an_operation_fails_the_other_ranks(
     addresses: tuple[Address, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/reduction#reports: Other ranks do not wait for it."""

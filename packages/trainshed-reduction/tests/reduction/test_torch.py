@@ -91,7 +91,7 @@ def test_ranks_of_a_node_sum_before_the_reducers(
     assert "each of 2 nodes" in ended[0].package_lines[0]
 
 
-def test_group_is_native_if_a_rank_lacks_the_plug_in(
+def test_group_uses_native_all_reduce_if_a_rank_lacks_the_plug_in(
     torch_python: Path, torch_fork_server: ForkServer, site: Path
 ) -> None:
     """spec/reduction#security: All ranks use the native all-reduce, and the reason is reported once.

@@ -108,7 +108,7 @@ async def test_tensorboard_view_is_protected_from_path_traversal(service: ApiSer
     assert (await asked(path, "DELETE")).status == 404
 
 
-async def test_tensorboard_link_and_pages_end_with_the_users_permissions(
+async def test_tensorboard_link_and_pages_are_blocked_when_the_user_loses_permission(
     service: ApiService,
 ) -> None:
     job = await create_job(service)

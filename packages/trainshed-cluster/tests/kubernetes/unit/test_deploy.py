@@ -36,7 +36,7 @@ def test_settings_change_restarts_the_service() -> None:
     assert other["spec"]["template"]["spec"] == SET["spec"]["template"]["spec"]
 
 
-def test_chart_for_an_external_user_contains_only_rights() -> None:
+def test_chart_for_an_external_user_contains_only_permissions() -> None:
     documents = chart.rendered(user="ana@corp.example")
     assert {document["kind"] for document in documents} == {
         document["kind"] for document in DOCUMENTS

@@ -145,7 +145,7 @@ def short_quota_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "_QUOTA_KEEP_SECONDS", 0.01)
 
 
-async def test_attempt_is_one_workload_with_kueues_wait_reason(start: Start) -> None:
+async def test_attempt_is_one_workload_and_shows_kueues_wait_reason(start: Start) -> None:
     api = Api()
     here = await start(api, **QUEUE)
     acquisitions = [acquire(here, index, avoid=("bad",)) for index in range(2)]
@@ -179,7 +179,7 @@ async def test_attempt_is_one_workload_with_kueues_wait_reason(start: Start) -> 
     assert api.deleted == ["job-0-1-0", "job-1-1-1", GROUP]
 
 
-async def test_pending_pod_is_kept_for_the_next_service(start: Start) -> None:
+async def test_pending_pod_is_reused_after_a_service_restart(start: Start) -> None:
     api = Api()
     here = await start(api, **QUEUE)
     acquiring = acquire(here, 0)

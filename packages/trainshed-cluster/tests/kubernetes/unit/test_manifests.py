@@ -177,7 +177,7 @@ def test_invalid_quantity_is_rejected() -> None:
     assert cpu_quantity(0.0001) == "1m"
 
 
-def test_machine_without_a_route_uses_the_plain_settings() -> None:
+def test_machine_without_a_route_uses_the_general_settings() -> None:
     routes = Routes(parse(GPUS))
     assert routes.of(MachineWanted("n1-standard-4", "NVIDIA_TESLA_T4")).runtime_class == "nvidia"
     assert routes.of(MachineWanted("n1-standard-4")).runtime_class == ""
@@ -193,7 +193,7 @@ def test_machine_without_a_route_uses_the_plain_settings() -> None:
     ],
     ids=["in each Pod", "of root only", "on the node", "in a volume"],
 )
-def test_interpreters_outside_the_cache_are_persistent_if_possible(
+def test_interpreters_outside_the_cache_use_persistent_volumes_if_possible(
     table: dict[str, Any], kept: bool
 ) -> None:
     settings = parse({**PLAIN, **table})

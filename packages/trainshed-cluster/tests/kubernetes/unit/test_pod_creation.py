@@ -72,7 +72,7 @@ async def test_pod_running_before_the_create_response_is_used(
     assert attached == ["/api/v1/namespaces/default/pods/one"]
 
 
-async def test_pod_gone_before_the_create_response_is_not_awaited(start: Start) -> None:
+async def test_pod_deleted_before_the_create_response_is_not_awaited(start: Start) -> None:
     api = Api(("ADDED", pod("Pending", 1)), ("DELETED", pod("Pending", 2)))
     here = await start(api)
     async with asyncio.timeout(60):

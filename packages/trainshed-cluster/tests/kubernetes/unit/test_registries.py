@@ -62,7 +62,9 @@ def test_only_insecure_registries_are_called_without_tls(registry: Registry) -> 
     assert "Invalid IPv6 URL" in read_error(Registries(), "[:1/team/trainer:v1")
 
 
-async def test_registry_is_queried_once_a_minute_and_may_be_down(registry: Registry) -> None:
+async def test_registry_is_queried_once_a_minute_and_its_outage_is_reported(
+    registry: Registry,
+) -> None:
     now, lines = [0], list[str]()
     images = ClusterImages(Registries(insecure=(registry.host,)).read, now=lambda: now[0])
     name = f"{registry.host}/team/trainer:v1"

@@ -88,7 +88,7 @@ def test_resources_of_other_pods_are_subtracted_from_a_node() -> None:
     assert node_report.node.others.accelerators == (("NVIDIA_TESLA_T4", 1),)
 
 
-def test_node_devices_follow_its_labels() -> None:
+def test_node_devices_are_read_from_its_labels() -> None:
     [node_report] = report([node(labels={"gpu": "other"})], [], {"accelerators": T4}).nodes
     assert node_report.node.accelerators == ()
 
@@ -163,7 +163,7 @@ def test_node_state_follows_conditions_and_taints(
     assert bool(seen[1]) is (state is not NodeState.UP)
 
 
-def test_unlisted_node_is_awaited_while_programs_may_live() -> None:
+def test_missing_node_is_awaited_while_its_programs_may_be_alive() -> None:
     [node_report] = report([], [], ghosts={ALLOCATION: "node-a"}).nodes
     assert (node_report.node.name, node_report.state, node_report.is_awaited) == (
         "node-a",
@@ -201,7 +201,7 @@ def test_image_pull_failure_is_reported_with_its_reason() -> None:
 @pytest.mark.parametrize(
     "word", ["InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"]
 )
-def test_permanent_waiting_reason_is_rejected(word: str) -> None:
+def test_pod_with_a_permanent_waiting_reason_is_rejected(word: str) -> None:
     why = states.refusal(pod(phase="Pending", **container(waiting={"reason": word})))
     assert why and word in why and "engines.kubernetes" in why
 
@@ -244,7 +244,9 @@ def test_permanent_waiting_reason_is_rejected(word: str) -> None:
         ({"conditions": [DISRUPTED | PREEMPTED]}, True, Cause.CLUSTER_PREEMPTED),
     ],
 )
-def test_pod_end_has_its_cause(status: dict[str, Any], deleted: bool, loss: Cause) -> None:
+def test_pod_end_is_reported_with_its_cause(
+    status: dict[str, Any], deleted: bool, loss: Cause
+) -> None:
     ended = states.end(pod(deleted=deleted, phase="Failed", **status), deleted=deleted)
     assert ended.loss is loss and not ended.why.endswith(".")
     if loss is Cause.AGENT_LOST:

@@ -119,7 +119,7 @@ async def test_list_reads_all_pages_and_watch_resumes(client_of: Any) -> None:
     assert watches == ["5", "7", "20"]
 
 
-async def test_expired_watch_lists_again(client_of: Any) -> None:
+async def test_expired_watch_restarts_with_a_new_list(client_of: Any) -> None:
     gone = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
     api = Api(
         [
@@ -194,7 +194,7 @@ async def test_rotated_token_is_read_again(client_of: Any, tmp_path: Path) -> No
     await client.close()
 
 
-async def test_temporarily_invalid_credentials_are_not_final(
+async def test_temporarily_invalid_credentials_cause_no_permanent_failure(
     client_of: Any, tmp_path: Path
 ) -> None:
     """An external process renews them, and jobs do not fail in the meantime."""
@@ -213,7 +213,7 @@ async def test_temporarily_invalid_credentials_are_not_final(
     await client.close()
 
 
-async def test_rejection_differs_from_an_unreachable_server(client_of: Any) -> None:
+async def test_rejection_is_distinguished_from_an_unreachable_server(client_of: Any) -> None:
     def silent(_: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused")
 

@@ -93,7 +93,7 @@ def test_allocations_of_another_service_are_ignored() -> None:
     assert (node.vcpus, node.others.vcpus) == (16, 2)
 
 
-def test_known_job_wins_over_a_duplicate_name() -> None:
+def test_known_job_takes_precedence_over_a_duplicate_name() -> None:
     line = recorded("squeue").splitlines()[1]
     twice = f"{line}\n{line.replace('25', '31', 1)}\n"
     jobs = own(twice)

@@ -60,7 +60,7 @@ def test_job_name_cannot_inject_rows() -> None:
 
 
 @pytest.mark.parametrize("text", ["slurm_load_jobs error", "7\x1fheld\x1fRUNNING\x1f\n"])
-def test_invalid_answer_is_rejected(text: str) -> None:
+def test_invalid_response_is_rejected(text: str) -> None:
     for read in (
         lambda: recorded(list_jobs([0]), text),
         lambda: recorded(list_steps([0]), text),

@@ -52,7 +52,7 @@ async def test_only_projects_with_a_user_can_run() -> None:
     )
 
 
-async def test_two_names_of_a_user_have_one_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_names_of_one_user_map_to_one_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm identifies a job's user only by number."""
     alias = UnixUser("video", VISION.uid, VISION.gid, VISION.home)
     monkeypatch.setattr(users, "look_up", {"vision": VISION, "video": alias}.__getitem__)

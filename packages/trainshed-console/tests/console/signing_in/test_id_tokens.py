@@ -389,7 +389,7 @@ async def test_unknown_key_ids_refresh_issuer_keys_at_a_limited_rate(
     assert issuer.paths.count("/keys") == read
 
 
-async def test_unreachable_issuer_keys_stay_valid_and_sign_in_fails(
+async def test_cached_issuer_keys_stay_valid_while_the_issuer_is_unreachable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with issuing(lambda: NOW) as issuer:

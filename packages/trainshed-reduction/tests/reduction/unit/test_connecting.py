@@ -20,7 +20,7 @@ from trainshed_reduction.sockets import set_options
 from trainshed_reduction.wire import GROUP, Accept, Hello
 
 
-def test_unresponsive_host_is_reported_as_not_answering(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_reducer_host_is_reported_and_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     """spec/reduction: The message contains the reducer's address. The worker may retry."""
     monkeypatch.setattr(proof, "connect", functools.partial(proof.connect, seconds=0.05))
     news = threading.Event()
@@ -89,7 +89,7 @@ def test_vanished_host_is_detected_within_half_a_minute() -> None:
     assert limit == 20_000
 
 
-def test_complaint_contains_the_state_of_a_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lane_error_contains_the_state_of_the_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     """spec/reduction#reports: A reducer that has accepted the worker is connected, even if it has not
     reported the missing ranks."""
     lane = Lane(("10.0.0.2", 2222))
@@ -113,7 +113,7 @@ def test_complaint_contains_the_state_of_a_lane(monkeypatch: pytest.MonkeyPatch)
         lane.close()
 
 
-def test_a_silent_reducer_is_reported_once(tmp_path: Path) -> None:
+def test_silent_reducer_is_reported_once(tmp_path: Path) -> None:
     """spec/reduction#losses: The timeline shows why a job waits."""
     report = tmp_path / "report"
     first = ("10.0.0.2", 2222)

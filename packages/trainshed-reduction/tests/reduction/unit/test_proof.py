@@ -113,7 +113,7 @@ def test_rejected_worker_receives_the_reason() -> None:
         (proof.frame(Kind.CHALLENGE, CHALLENGE)[:40], ConnectionResetError),
     ],
 )
-def test_worker_rejects_invalid_answers(sent: bytes, error: type[Exception]) -> None:
+def test_worker_rejects_invalid_responses(sent: bytes, error: type[Exception]) -> None:
     """spec/reduction: No memory is allocated for announced lengths."""
 
     def answer(connection: socket.socket) -> None:

@@ -282,7 +282,7 @@ def test_failure_of_a_worker_reaches_all_ranks() -> None:
 # ---- leaving
 
 
-def test_rank_that_leaves_does_not_stop_the_others() -> None:
+def test_rank_that_leaves_does_not_stop_the_other_ranks() -> None:
     """spec/reduction: They fail only if they need more of its chunks."""
     desk = RecordedSessions()
     members = desk.group(3)
@@ -321,7 +321,7 @@ def test_waiting_worker_receives_the_missing_ranks() -> None:
     assert desk.reminders == dict.fromkeys(members[1:3], "has waited 12 s for ranks 0, 3")
 
 
-def test_sums_without_an_ordinal_are_no_user_operations() -> None:
+def test_sums_without_an_ordinal_are_not_user_operations() -> None:
     """spec/reduction#exactness: A program's operations are counted from 1. Internal sums have no number."""
     desk = RecordedSessions()
     members = desk.group(3)
