@@ -80,15 +80,15 @@ def for_all_users() -> Prefix | None:
 
 def of_most_jobs(interpreters: Interpreters | None = None) -> Prefix | None:
     """Return the default environment, built once for all runs, or None if no interpreter fits."""
-    return _built(lambda catalog: catalog.for_image(SKLEARN), interpreters)
+    return _build_environment(lambda catalog: catalog.for_image(SKLEARN), interpreters)
 
 
 def of_reducers() -> Prefix | None:
     """Like `of_most_jobs`, on the Python that is preferred for reducers."""
-    return _built(lambda catalog: catalog.for_family(REDUCERS))
+    return _build_environment(lambda catalog: catalog.for_family(REDUCERS))
 
 
-def _built(
+def _build_environment(
     choose: Callable[[LocalCatalog], RuntimeChoice | RuntimeRefusal],
     interpreters: Interpreters | None = None,
 ) -> Prefix | None:

@@ -102,13 +102,13 @@ class JobActions:
             future.result()
 
     def _do(self, deed: Callable[..., None], story: Story, *args: Any) -> None:
-        def guarded() -> None:
+        def run_deed() -> None:
             try:
                 deed(story, *args)
             except (Unreachable, RequestRejected, OSError) as failure:
                 story.faults_found.append(f"{deed.__name__}: {failure}")
 
-        self._under_way.append(self._hands.submit(guarded))
+        self._under_way.append(self._hands.submit(run_deed))
 
     def _submit(self, story: Story) -> None:
         plan = story.plan
@@ -133,7 +133,7 @@ class JobActions:
             job=story.plan.name,
             accepted=story.cancel.accepted,
             sent=sent,
-            answered=story.cancel.answered,
+            answered=story.cancel.response_time,
             tries=story.cancel.tries,
         )
 

@@ -66,8 +66,8 @@ class Cancel:
     `answered`. Otherwise it was rejected after `tries` requests, of which only the last received a response.
     """
 
-    sent: int
-    answered: int
+    send_time: int
+    response_time: int
     accepted: bool
     tries: int
 
@@ -132,12 +132,14 @@ def course(plan: JobPlan, moves: Moves | None = None) -> Course:
         else:
             return Course(tuple(lives), _outcome_of_end(plan, end))
         if retries[cause] == _RETRIES[cause] or plan.no_retries:
-            return Course(tuple(lives), _SPENT.get(cause) or _failed(plan, end))
+            return Course(tuple(lives), _SPENT.get(cause) or _failure_outcome(plan, end))
         retries[cause] += 1
         lives.append(0)
 
 
-def expected(plan: JobPlan, natural: Outcome | None, history: History) -> tuple[Outcome, ...]:
+def expected_outcomes(
+    plan: JobPlan, natural: Outcome | None, history: History
+) -> tuple[Outcome, ...]:
     """Return all correct outcomes. There are two only if a cancel and an exit were too close to distinguish.
     `natural`: the outcome without the cancel.
 
@@ -154,9 +156,9 @@ def expected(plan: JobPlan, natural: Outcome | None, history: History) -> tuple[
     if not cancel.accepted:
         # An earlier request may have been accepted, with a lost response.
         return (natural,) if cancel.tries == 1 else (natural, cancelled)
-    if history.ended[1] < cancel.sent:
+    if history.ended[1] < cancel.send_time:
         return (natural,)
-    if history.ended[0] > cancel.answered:
+    if history.ended[0] > cancel.response_time:
         return (cancelled,)
     return (natural, cancelled)
 
@@ -180,10 +182,10 @@ def _outcome_of_end(plan: JobPlan, end: End) -> Outcome | None:
             f"The replica {_name(plan)} ran out of memory and exited with a non-zero status of 137."
         )
         return Outcome("FAILED", 3, text)
-    return _failed(plan, end)
+    return _failure_outcome(plan, end)
 
 
-def _failed(plan: JobPlan, end: End) -> Outcome:
+def _failure_outcome(plan: JobPlan, end: End) -> Outcome:
     text = f"The replica {_name(plan)} exited with a non-zero status of {_STATUS[end]}."
     return Outcome("FAILED", 3, text)
 

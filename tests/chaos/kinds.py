@@ -60,7 +60,7 @@ class _PlanGenerator:
         )
         return self.plan(pools, actor="workerpool1-0")
 
-    def cancelled(self) -> JobPlan:
+    def cancelled_job(self) -> JobPlan:
         lives = self.life(End.RUNS_ON, term=self.some_term())
         pools = self._chance.choice(
             (self.one(lives), self.gang(lives, self.life(End.RUNS_ON, term=self.some_term())))
@@ -160,7 +160,7 @@ KINDS: Final[Mapping[str, tuple[int, _Kind]]] = {
     "gang_succeeds": (4, _PlanGenerator.gang_succeeds),
     "fails": (3, _PlanGenerator.fails),
     "worker_fails": (2, _PlanGenerator.worker_fails),
-    "cancelled": (4, _PlanGenerator.cancelled),
+    "cancelled": (4, _PlanGenerator.cancelled_job),
     "cancelled_at_once": (2, _PlanGenerator.cancelled_at_once),
     "cancelled_near_its_end": (2, _PlanGenerator.cancelled_near_its_end),
     "crashes_and_succeeds": (3, _PlanGenerator.crashes_and_succeeds),

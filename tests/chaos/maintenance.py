@@ -60,7 +60,7 @@ class Maintenance:
 
     def _drain(self, nodes: Sequence[str], *, until_left: bool) -> None:
         began = time.time_ns()
-        with self._drained(nodes):
+        with self._keep_drained(nodes):
             if until_left:
                 self._wait_until_left(nodes[0])
             else:
@@ -71,7 +71,7 @@ class Maintenance:
         self._tell("drained", nodes=nodes, began=began, until_left=until_left)
 
     @contextmanager
-    def _drained(self, nodes: Sequence[str]) -> Any:
+    def _keep_drained(self, nodes: Sequence[str]) -> Any:
         for node in nodes:
             self._victim.call_with_retries("POST", f"{_NODES}/{node}:drain", {"reason": "chaos"})
         try:

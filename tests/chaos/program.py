@@ -24,7 +24,7 @@ import uuid
 from pathlib import Path
 
 
-def shown(path: str) -> str:
+def visible_path(path: str) -> str:
     """Return the path of a bucket file for this program: below /gcs, or the file's real path without
     namespaces.
     """
@@ -33,7 +33,7 @@ def shown(path: str) -> str:
 
 
 def main() -> None:
-    diary, door = Path(shown(sys.argv[1])), shown(sys.argv[2])
+    diary, door = Path(visible_path(sys.argv[1])), visible_path(sys.argv[2])
     pool, lives = sys.argv[3], json.loads(sys.argv[4])
     replica = f"workerpool{pool}-{json.loads(os.environ['CLUSTER_SPEC'])['task']['index']}"
     # A later incarnation may run as another user.

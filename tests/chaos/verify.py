@@ -13,7 +13,7 @@ from typing import Any, Final
 from tests.chaos import logs
 from tests.chaos.actions import Story, diary_of
 from tests.chaos.diary import ObservedReplica, read
-from tests.chaos.expected import Course, History, Outcome, course, decisive, expected
+from tests.chaos.expected import Course, History, Outcome, course, decisive, expected_outcomes
 from tests.chaos.plans import CancelAt, End, JobPlan
 from tests.chaos.replica_history import (
     ReplicaHistory,
@@ -148,7 +148,9 @@ def outcome(job: FinishedJob, whole: Course) -> Iterator[str]:
     if plan.cancel is not CancelAt.NEVER and cancel is None:
         yield "it was not cancelled"
         return
-    right = expected(plan, whole.outcome, History(cancel, _ended(plan, whole, view, job.seen)))
+    right = expected_outcomes(
+        plan, whole.outcome, History(cancel, _exit_interval(plan, whole, view, job.seen))
+    )
     error = view.get("error", {"code": 0, "message": ""})
     shown = Outcome(view["state"], error["code"], error["message"])
     if not any(_is(shown, wanted) for wanted in right):
@@ -171,7 +173,7 @@ def _is(shown: Outcome, right: Outcome) -> bool:
     return same and shown.message.startswith(right.message)
 
 
-def _ended(
+def _exit_interval(
     plan: JobPlan, whole: Course, view: Mapping[str, Any], seen: Mapping[str, ObservedReplica]
 ) -> tuple[int, int] | None:
     """Return the times between which the deciding program exited, or None if it did not."""

@@ -42,12 +42,12 @@ class Span:
     """A period (ns) in which a node was drained, the disk full, or a zygote hung."""
 
     began: int
-    ended: int
+    end: int
 
 
 def overlaps(spans: Iterable[Span], began: int, ended: int) -> bool:
     """Return whether a span may have affected a period from `began` to `ended`."""
-    return any(span.began <= ended and began <= span.ended + _AFTER for span in spans)
+    return any(span.began <= ended and began <= span.end + _AFTER for span in spans)
 
 
 class Unreachable(Exception):

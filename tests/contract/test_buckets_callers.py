@@ -211,17 +211,17 @@ def test_visible_buckets_follow_bucket_changes(tmp_path: Path) -> None:
     store.catalog.ensure("bucket-1", project="p")
     catalog = BucketCatalog(tmp_path / "buckets", time.time_ns, RULES)
 
-    def shown(project: str) -> list[str]:
+    def visible_names(project: str) -> list[str]:
         return [name for name, _ in store.catalog.visible_buckets(project)]
 
-    assert (shown("p"), shown("q")) == (["bucket-1"], [])
+    assert (visible_names("p"), visible_names("q")) == (["bucket-1"], [])
     catalog.create("bucket-2", project="p")
-    assert shown("p") == ["bucket-1", "bucket-2"]
+    assert visible_names("p") == ["bucket-1", "bucket-2"]
     everybody = {"role": "roles/storage.objectAdmin", "members": ["allAuthenticatedUsers"]}
     catalog.set_policy("bucket-2", [everybody])
-    assert shown("q") == ["bucket-2"]
+    assert visible_names("q") == ["bucket-2"]
     catalog.delete("bucket-1")
-    assert shown("p") == ["bucket-2"]
+    assert visible_names("p") == ["bucket-2"]
 
 
 def test_job_waits_for_a_missing_bucket_directory(tmp_path: Path) -> None:

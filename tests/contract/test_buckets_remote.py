@@ -223,7 +223,7 @@ def test_interrupted_commit_is_repeated(service: Service, object_store: ObjectSt
     far, path = object_store.at("far-1"), service.root.with_name("data")
     created = ObjectRef("far-1", "x", conditions=Conditions(generation_match=0))
 
-    def staged() -> Staged:
+    def stage_content() -> Staged:
         fd = os.open(path, os.O_RDWR | os.O_CREAT)
         staged = Staged(path, fd, Digest())
         if not os.fstat(fd).st_size:
@@ -236,9 +236,9 @@ def test_interrupted_commit_is_repeated(service: Service, object_store: ObjectSt
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        far.commit(created, staged(), Draft(), announce=dies)
+        far.commit(created, stage_content(), Draft(), announce=dies)
     assert path.exists()
-    record = far.commit(created, staged(), Draft())
+    record = far.commit(created, stage_content(), Draft())
     assert record == far.read_record(ObjectRef("far-1", "x"))
     assert not path.exists()
 

@@ -48,7 +48,7 @@ asyncio.run(main())
 """
 
 
-def orphaned(script: str, *arguments: str, hold: signal.Signals) -> int:
+def orphan_child(script: str, *arguments: str, hold: signal.Signals) -> int:
     """Return the child of a service that was killed while `hold` was sent to the child."""
     command = [sys.executable, "-c", script, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
@@ -95,7 +95,7 @@ def test_bucket_process_ends_with_a_killed_service(
     tmp_path: Path, state: str, hold: signal.Signals
 ) -> None:
     """The child may be busy in an endless computation, or just starting."""
-    child = orphaned(SPAWNED, setup_in(tmp_path).encode(), state, hold=hold)
+    child = orphan_child(SPAWNED, setup_in(tmp_path).encode(), state, hold=hold)
     wait_until_gone([child])
 
 
@@ -129,7 +129,7 @@ def test_closing_listeners_keeps_sockets_of_a_new_service(tmp_path: Path) -> Non
 
 
 def test_advisor_process_ends_with_a_killed_service() -> None:
-    child = orphaned(ADVISED, hold=signal.SIGCONT)
+    child = orphan_child(ADVISED, hold=signal.SIGCONT)
     wait_until_gone([child])
 
 

@@ -77,7 +77,7 @@ class Served:
     groups: ConnectionGroups
 
     @contextlib.contextmanager
-    def connected(self) -> Generator[socket.socket]:
+    def connect(self) -> Generator[socket.socket]:
         with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
             yield connection
 
@@ -119,14 +119,14 @@ def receive_until(connection: socket.socket, *ends: bytes) -> bytes:
 
 def test_silent_connection_is_closed_without_a_response(strict_server: Served) -> None:
     strict_server.groups.tcp.limits = SHORT
-    with strict_server.connected() as connection:
+    with strict_server.connect() as connection:
         assert receive_until(connection) == b""
 
 
 def test_websocket_with_a_silent_client_stays_open(strict_server: Served) -> None:
     with connect(f"ws://127.0.0.1:{strict_server.port}") as quiet:
         strict_server.groups.tcp.limits = SHORT
-        with strict_server.connected() as later:
+        with strict_server.connect() as later:
             # The later connection has timed out, so the earlier one has too.
             assert receive_until(later) == b""
         quiet.send("are you there?")
@@ -138,7 +138,7 @@ def test_websocket_with_a_silent_client_stays_open(strict_server: Served) -> Non
     [(b"GET / HTTP/1.1\r\n", b"60 seconds"), (POST, b"100 bytes"), (POST + b"some", b"100 bytes")],
 )
 def test_stalled_request_ends_with_408(strict_server: Served, sent: bytes, limit: bytes) -> None:
-    with strict_server.connected() as connection:
+    with strict_server.connect() as connection:
         connection.sendall(get_request("/"))
         assert statuses(receive_until(connection, LAST_CHUNK)) == [b"200"]
         strict_server.groups.tcp.limits = SHORT
@@ -149,7 +149,7 @@ def test_stalled_request_ends_with_408(strict_server: Served, sent: bytes, limit
 
 
 def test_body_sent_after_the_response_is_read_only_up_to_a_limit(served: Served) -> None:
-    with served.connected() as connection, contextlib.suppress(ConnectionError):
+    with served.connect() as connection, contextlib.suppress(ConnectionError):
         connection.sendall(POST.replace(b"POST", b"GET"))
         for _ in range(1 << 12):
             connection.sendall(b"x" * 65536)
@@ -159,10 +159,10 @@ def test_body_sent_after_the_response_is_read_only_up_to_a_limit(served: Served)
 def test_pipelined_requests_are_not_read_before_the_response(served: Served) -> None:
     """Requests sent before the answer are not read, and the connection closes. The client can send
     them again."""
-    with served.connected() as connection:
+    with served.connect() as connection:
         connection.sendall(get_request("/0.1") * 1_000)
         assert statuses(receive_until(connection)) == [b"200"]
-    with served.connected() as connection:
+    with served.connect() as connection:
         for _ in range(3):
             connection.sendall(get_request("/"))
             assert statuses(receive_until(connection, LAST_CHUNK)) == [b"200"]
@@ -174,7 +174,7 @@ def test_client_can_send_the_next_request_after_a_complete_response(
 ) -> None:
     """The application may report the end of its answer late: after a download, or after a part of
     an upload with a long next part."""
-    with served.connected() as connection:
+    with served.connect() as connection:
         for _ in range(2):
             connection.sendall(get_request(path))
             assert len(statuses(receive_until(connection, end))) == 1
@@ -197,7 +197,7 @@ def test_invalid_data_after_a_request_does_not_replace_its_response(
     """The body is longer than its announced length. The request was carried out, so the caller must
     receive the answer."""
     whole = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}"
-    with served.connected() as connection:
+    with served.connect() as connection:
         connection.sendall(whole + behind)
         answers = receive_until(connection, LAST_CHUNK)
         # Data after the request is read for one second.
@@ -207,7 +207,7 @@ def test_invalid_data_after_a_request_does_not_replace_its_response(
 
 
 def test_disconnected_client_with_pipelined_requests_is_detected(served: Served) -> None:
-    with served.connected() as connection:
+    with served.connect() as connection:
         connection.sendall(get_request("/17") + get_request("/"))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert served.application.left.get(timeout=60) == "/17"
@@ -215,7 +215,7 @@ def test_disconnected_client_with_pipelined_requests_is_detected(served: Served)
 
 def test_incomplete_request_ends_when_its_client_disconnects(served: Served) -> None:
     for half in (b"GET / HT", POST + b"some of it"):
-        with served.connected() as connection:
+        with served.connect() as connection:
             connection.sendall(half)
             connection.shutdown(socket.SHUT_WR)
             assert receive_until(connection) == b""
@@ -224,7 +224,7 @@ def test_incomplete_request_ends_when_its_client_disconnects(served: Served) -> 
 def test_websocket_upgrade_during_a_pending_request_is_rejected(served: Served) -> None:
     """WebSocket messages would mix with the answer, and the application would not detect a disconnect."""
     wish = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
-    with served.connected() as connection:
+    with served.connect() as connection:
         connection.sendall(get_request("/0.1") + wish)
         assert statuses(receive_until(connection)) == [b"200"]
 
@@ -251,7 +251,7 @@ def test_request_offering_http2_upgrade_is_answered_over_http1(
     """Java's HttpClient sends such headers with its first request to a port without TLS, as does
     `curl --http2`."""
     upgrading, plain = UPGRADING + head + body, POST.replace(b"1000000000", b"3") + b"end"
-    with served.connected() as connection:
+    with served.connect() as connection:
         for sent in (upgrading, upgrading, plain):
             for start in range(0, len(sent), size):
                 connection.sendall(sent[start : start + size])

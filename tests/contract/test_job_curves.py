@@ -89,11 +89,11 @@ class CurveHarness:
         finally:
             await curves.close()
 
-    async def created(self, job: Job) -> Job:
+    async def create(self, job: Job) -> Job:
         await self.store.intake.create(NewWork(replace(job, state=JobState.QUEUED, attempt=0)))
         return job
 
-    async def ended(self, job: Job) -> None:
+    async def end(self, job: Job) -> None:
         epoch = await self.store.ledger.acquire("test")
         live = await self.store.ledger.load(job.uid)
         assert live is not None
@@ -130,7 +130,7 @@ async def test_waiting_reader_is_notified_of_each_written_measurement(
     harness: CurveHarness,
 ) -> None:
     """Counts of an evaluation take precedence over training. All values of a finished job are read."""
-    await harness.created(RUNNING)
+    await harness.create(RUNNING)
     async with harness.service() as curves:
         heard: asyncio.Queue[JobUid] = asyncio.Queue()
         curves.start(heard.put_nowait)
@@ -147,13 +147,13 @@ async def test_waiting_reader_is_notified_of_each_written_measurement(
         await curves.finish(OVER)
         assert (await harness.values())["eval_1:acc"] == {2: 0.5, 3: 0.75}
         assert await harness.logged(curves, OVER) == {2: 0.5, 3: 0.75}
-        await harness.ended(OVER)
+        await harness.end(OVER)
         assert await harness.store.curves.unfinished_jobs() == ()
     assert await curves.read_points(job(), "acc") is None
 
 
 async def test_job_without_event_files_stores_no_curves(harness: CurveHarness) -> None:
-    await harness.created(RUNNING)
+    await harness.create(RUNNING)
     written: list[str] = []
     harness.store.after_commit = written.append
     async with harness.service() as curves:
@@ -173,7 +173,7 @@ def test_kill_at_a_commit_neither_loses_nor_duplicates_points(
 
 
 async def killed_at_commits(harness: CurveHarness, moment: str) -> None:
-    await harness.created(RUNNING)
+    await harness.create(RUNNING)
     writer = EventWriter(harness.logs, clock)
     for step in range(10):
         writer.scalar("acc", step / 8, step)
@@ -203,9 +203,9 @@ async def test_unread_curves_of_a_finished_job_are_read_after_a_restart(
     harness: CurveHarness,
 ) -> None:
     """This works even if the record of an earlier job is unreadable."""
-    await harness.created(RUNNING)
+    await harness.create(RUNNING)
     bad = replace(RUNNING, uid=JobUid(1), name=replace(RUNNING.name, job_id="1"))
-    await harness.created(bad)
+    await harness.create(bad)
     await harness.store.curves.put(bad.uid, reading.FileProgress("a"), ())
     writer = EventWriter(harness.logs, clock)
     writer.scalar("acc", 1, 1)
@@ -213,7 +213,7 @@ async def test_unread_curves_of_a_finished_job_are_read_after_a_restart(
         curves.follow(RUNNING)
         await harness.until({":acc": {1: 1.0}})
     writer.scalar("acc", 2, 2)
-    await harness.ended(OVER)
+    await harness.end(OVER)
     await harness.store.run("spoil", lambda c: c.execute(DAMAGE_RECORD))
     assert await harness.store.curves.unfinished_jobs() == (bad.uid, RUNNING.uid)
     async with harness.service():
@@ -229,7 +229,7 @@ async def test_exceeded_tag_limit_causes_one_notice(
     harness: CurveHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(curves_module, "MAX_SERIES", 2)
-    await harness.created(RUNNING)
+    await harness.create(RUNNING)
     writer = EventWriter(harness.logs, clock)
     for number in range(6):
         writer.scalar(f"tag{number % 3}", number, number)
@@ -254,7 +254,7 @@ async def test_invalid_events_do_not_stop_the_reading_of_valid_events(
     harness: CurveHarness,
 ) -> None:
     """The events have invalid times and values, and unusual steps and tags."""
-    await harness.created(RUNNING)
+    await harness.create(RUNNING)
     writer = EventWriter(harness.logs, clock)
     for at in (math.nan, math.inf, -1.0, 1e300):
         for tag in (b"\xff", b"a\0b", b"", b"t" * 1001):

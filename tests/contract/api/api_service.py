@@ -214,7 +214,7 @@ class ApiService:
             create=self.create,
             suggest=self.asked.append,
             exports=self.exports,
-            outlook=_expected,
+            outlook=_compute_outlook,
             capacity=self.capacity,
             reservations=self.reservations,
             links=Links(b"key of the service", ADDRESS, self.now),
@@ -392,7 +392,7 @@ class ApiService:
             live = await self.store.ledger.load(uid)
             assert live is not None, f"{name} is over"
             assert isinstance(live.job, Job), f"{name} runs no replicas"
-            stepped = step(live.job, _placed(event, live.job), self.clock)
+            stepped = step(live.job, _add_placement(event, live.job), self.clock)
             job = stepped.job
             seen = max((intent.seq for intent in live.intents), default=0)
             await self.store.ledger.commit(
@@ -436,7 +436,7 @@ class ApiService:
         self.notices.publish(JobUid(uid))
 
 
-async def _expected(
+async def _compute_outlook(
     spec: StudySpec, trials: Sequence[TrialData], parameters: Sequence[str]
 ) -> Outlook:
     """Return a study\'s outlook. The real service computes it in its advisor process."""
@@ -445,7 +445,7 @@ async def _expected(
     return outlook(spec, trials, parameters)
 
 
-def _placed(event: Event, job: Job) -> Event:
+def _add_placement(event: Event, job: Job) -> Event:
     if event != JobAdmitted(()):
         return event
     return JobAdmitted(tuple((replica, "node-a") for replica in job.spec.replicas()))

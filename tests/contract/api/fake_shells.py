@@ -145,7 +145,7 @@ class ApiServiceWithShells(ApiService):
 
 
 @asynccontextmanager
-async def connected(app: ApiApplication) -> AsyncGenerator[Socket]:
+async def connect(app: ApiApplication) -> AsyncGenerator[Socket]:
     """Open a WebSocket to the address of shells."""
     socket = Socket()
     headers = [(b"host", b"trainshed.example")]

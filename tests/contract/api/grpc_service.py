@@ -100,7 +100,7 @@ class GrpcApiService(ApiService):
         try:
             answer = await self.send(rpc_path, bound.SerializeToString(), token=token)
         except grpc.aio.AioRpcError as error:
-            return _refused(error)
+            return _error_answer(error)
         response = pool.message_class(route.rpc.response).FromString(answer)
         return Answer(200, {}, wire_json.render(wire_json.to_public(response)))
 
@@ -114,7 +114,7 @@ class GrpcApiService(ApiService):
                 token=token,
             )
         except grpc.aio.AioRpcError as error:
-            return _refused(error)
+            return _error_answer(error)
         return Answer(200, {}, b"{}")
 
 
@@ -136,7 +136,7 @@ def violations_of(status: Any) -> tuple[Violation, ...]:
     return ()
 
 
-def _refused(error: Any) -> Answer:
+def _error_answer(error: Any) -> Answer:
     status = status_of(error)
     code = StatusCode.of(status.code)
     body = error_body(code, status.message, violations_of(status))

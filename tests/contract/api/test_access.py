@@ -336,18 +336,18 @@ async def test_modified_or_missing_audit_entries_are_reported(
 ) -> None:
     for number in range(3):
         await token_of(service, f"person{number}@corp.example")
-    with stored(service) as connection:
+    with open_database(service) as connection:
         connection.execute(change)
     assert " ".join(row["answer"] for row in await audit(service)) == answers
 
 
-def stored(service: ApiService) -> sqlite3.Connection:
+def open_database(service: ApiService) -> sqlite3.Connection:
     [file] = (service.log_root.parent / "data").glob("*.db")
     return sqlite3.connect(file)
 
 
 def house_content(service: ApiService, seq: int) -> bytes:
-    with stored(service) as connection:
+    with open_database(service) as connection:
         return connection.execute("SELECT content FROM audit WHERE seq = ?", (seq,)).fetchone()[0]
 
 

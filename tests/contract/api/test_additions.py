@@ -84,10 +84,10 @@ def install(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
     for point in points:
         vars(point)["dist"] = SimpleNamespace(name="toy-distribution")
 
-    def offered(group: str) -> EntryPoints:
+    def select_entry_points(group: str) -> EntryPoints:
         return EntryPoints(points).select(group=group)
 
-    monkeypatch.setattr(importlib.metadata, "entry_points", offered)
+    monkeypatch.setattr(importlib.metadata, "entry_points", select_entry_points)
 
 
 def load_and_serve(service: ApiService, directory: Path) -> None:

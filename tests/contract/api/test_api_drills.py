@@ -28,7 +28,7 @@ class ApiServiceWithDrills(ApiService):
 SERVICE_CLASS = ApiServiceWithDrills
 
 
-async def created(service: ApiService, **labels: str) -> Any:
+async def create_job(service: ApiService, **labels: str) -> Any:
     """Create job 1000 with a primary and a worker."""
     body = custom_job(pool(), pool(), baseOutputDirectory={"outputUriPrefix": OUTPUT}) | {
         "labels": {key.replace("_", "-"): value for key, value in labels.items()}
@@ -43,7 +43,7 @@ async def order(service: ApiServiceWithDrills, **body: Any) -> Any:
 
 
 async def test_created_drill_has_a_number_and_is_listed(service: ApiServiceWithDrills) -> None:
-    await created(service)
+    await create_job(service)
     first = await order(service, kind="kill", replica="workerpool1-0", atLine="step 12")
     second = await order(service, kind="oom")
     assert first.json == {
@@ -70,7 +70,7 @@ async def test_created_drill_has_a_number_and_is_listed(service: ApiServiceWithD
 async def test_all_wrong_fields_of_a_drill_are_reported_at_once(
     service: ApiServiceWithDrills,
 ) -> None:
-    await created(service)
+    await create_job(service)
     faults = violations(await order(service, kind="flood", replica="wrkr", atLine="(", what=1))
     assert "maintenance" in faults["kind"]
     assert "workerpool1-0" in faults["replica"]
@@ -86,7 +86,7 @@ async def test_all_wrong_fields_of_a_drill_are_reported_at_once(
 
 
 async def test_drill_of_a_finished_job_is_rejected(service: ApiServiceWithDrills) -> None:
-    await created(service)
+    await create_job(service)
     await service.run(NAME, at=START + SECOND)
     await service.apply_events(
         NAME,
@@ -100,7 +100,7 @@ async def test_drill_of_a_finished_job_is_rejected(service: ApiServiceWithDrills
 async def report_after_kill(service: ApiServiceWithDrills, *after: str) -> Any:
     """Return the report of a primary that logged three steps, was killed and restarted, and then
     logged `after`."""
-    await created(service)
+    await create_job(service)
     await service.run(NAME, at=START + SECOND)
     before = [(START + (n + 1) * SECOND, f"step {n}/9") for n in (1, 2, 3)]
     service.write_log(1000, "workerpool0-0", (START + SECOND, "hello"), *before)

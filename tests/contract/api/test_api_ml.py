@@ -17,12 +17,12 @@ JOBS = "/v1/projects/p1/jobs"
 PRIMARY = ReplicaId(0, 0)
 
 
-async def created(service: ApiService, job_id: str = "job_1", **more: Any) -> dict[str, Any]:
+async def create_job(service: ApiService, job_id: str = "job_1", **more: Any) -> dict[str, Any]:
     return await service.result("POST", JOBS, ml_job(job_id=job_id, **more))
 
 
 async def test_created_ml_job_is_returned_by_get(service: ApiService) -> None:
-    view = await created(service, labels={"a": "b"}, scaleTier="STANDARD_1")
+    view = await create_job(service, labels={"a": "b"}, scaleTier="STANDARD_1")
     assert (view["jobId"], view["state"], view["labels"]) == ("job_1", "QUEUED", {"a": "b"})
     assert view["createTime"] == "2025-10-09T08:53:20Z"
     assert view["etag"]
@@ -36,7 +36,7 @@ async def test_created_ml_job_is_returned_by_get(service: ApiService) -> None:
 
 async def test_job_id_cannot_be_reused_in_a_project(service: ApiService) -> None:
     """spec/submit#refusals: 409."""
-    await created(service)
+    await create_job(service)
     answer = await service.call("POST", JOBS, ml_job())
     assert (answer.status, answer.error["status"]) == (409, "ALREADY_EXISTS")
     await service.result("POST", "/v1/projects/p2/jobs", ml_job())
@@ -58,7 +58,7 @@ async def test_all_wrong_fields_of_an_ml_job_are_reported_in_googles_format(
 
 
 async def test_failed_ml_job_shows_its_error_message(service: ApiService) -> None:
-    await created(service)
+    await create_job(service)
     service.clock = START + 900 * SECOND
     over = ReplicaExited(1, PRIMARY, 1, exited(1, ended=service.clock))
     await service.run("projects/p1/jobs/job_1", over, at=START)
@@ -73,7 +73,7 @@ async def test_failed_ml_job_shows_its_error_message(service: ApiService) -> Non
 
 
 async def test_cancelled_ml_job_shows_its_reason(service: ApiService) -> None:
-    await created(service)
+    await create_job(service)
     assert await service.result("POST", f"{JOBS}/job_1:cancel", {}) == {}
     await service.apply_events("projects/p1/jobs/job_1", CancelRequested(CancelCause.USER, START))
     view = await service.result("GET", f"{JOBS}/job_1")
@@ -85,7 +85,7 @@ async def test_cancelled_ml_job_shows_its_reason(service: ApiService) -> None:
 
 
 async def test_stopping_service_rejects_new_jobs(service: ApiService) -> None:
-    await created(service)
+    await create_job(service)
     service.services.closing.set()
     answer = await service.call("POST", JOBS, ml_job(job_id="job_2"))
     assert (answer.status, answer.error["status"]) == (503, "UNAVAILABLE")
@@ -100,7 +100,7 @@ async def test_stopping_service_rejects_new_jobs(service: ApiService) -> None:
 async def test_ml_jobs_are_listed_newest_first_with_googles_page_sizes(service: ApiService) -> None:
     """facts/resources#ml: default 20, at most 100."""
     for n in range(23):
-        await created(service, f"census_{n}")
+        await create_job(service, f"census_{n}")
     first = await service.result("GET", JOBS)
     assert [job["jobId"] for job in first["jobs"]] == [f"census_{n}" for n in range(22, 2, -1)]
     rest = await service.result("GET", f"{JOBS}?pageToken={first['nextPageToken']}")
@@ -115,7 +115,7 @@ async def test_ml_jobs_are_listed_newest_first_with_googles_page_sizes(service: 
 
 async def test_label_update_with_a_stale_etag_is_rejected(service: ApiService) -> None:
     """facts/resources#ml: patch with updateMask=labels; optimistic concurrency with the etag."""
-    etag = (await created(service, labels={"a": "1"}))["etag"]
+    etag = (await create_job(service, labels={"a": "1"}))["etag"]
     changed = await service.result(
         "PATCH", f"{JOBS}/job_1?updateMask=labels,etag", {"labels": {"b": "2"}, "etag": etag}
     )
@@ -147,7 +147,7 @@ async def test_label_update_with_a_stale_etag_is_rejected(service: ApiService) -
 async def test_patch_of_invalid_labels_or_other_fields_is_rejected(
     service: ApiService, query: str, body: dict[str, Any], field: str
 ) -> None:
-    await created(service)
+    await create_job(service)
     assert fields(await service.call("PATCH", f"{JOBS}/job_1{query}", body)) == {field}
 
 
@@ -162,7 +162,7 @@ async def test_ml_operations_are_empty_and_job_policies_are_unimplemented(
 ) -> None:
     assert await service.result("GET", "/v1/projects/p1/operations") == {}
     assert (await service.call("GET", "/v1/projects/p1/operations/x")).status == 404
-    await created(service)
+    await create_job(service)
     policy = await service.call("POST", f"{JOBS}/job_1:setIamPolicy", {"policy": {}})
     assert (policy.status, policy.error["status"]) == (400, "UNIMPLEMENTED")
     assert "SetIamPolicy" in policy.error["message"]

@@ -33,7 +33,7 @@ JOB = "/trainshed/v1/jobs/1000"
 NO_DIRECTORY = "FileNotFoundError: [Errno 2] No such file or directory: '/gcs/b/m.pt'"
 
 
-async def created(service: ApiService) -> None:
+async def create_job(service: ApiService) -> None:
     """Create job 1000 with a primary and a worker."""
     answer = await service.call("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
     assert answer.json["name"] == NAME
@@ -42,16 +42,16 @@ async def created(service: ApiService) -> None:
 @pytest.fixture
 async def service(service: ApiService) -> ApiService:
     """The service with job 1000."""
-    await created(service)
+    await create_job(service)
     return service
 
 
-async def started(service: ApiService) -> None:
+async def start_job(service: ApiService) -> None:
     service.clock = START + SECOND
     await service.run(NAME)
 
 
-async def ended(service: ApiService) -> None:
+async def end_job(service: ApiService) -> None:
     service.clock = START + 9 * SECOND
     await service.apply_events(
         NAME,
@@ -63,8 +63,8 @@ async def ended(service: ApiService) -> None:
 async def test_describe_shows_replicas_exits_and_failure_rule(service: ApiService) -> None:
     queued = await service.result("GET", JOB)
     assert [replica["state"] for replica in queued["replicas"]] == ["WAITING", "WAITING"]
-    await started(service)
-    await ended(service)
+    await start_job(service)
+    await end_job(service)
     view = await service.result("GET", JOB)
     assert (view["state"], view["rule"], view["attempt"]) == ("SUCCEEDED", "primary_succeeded", 1)
     assert view["resource"]["state"] == "JOB_STATE_SUCCEEDED"
@@ -142,7 +142,7 @@ async def test_timeline_and_typed_failure_are_shown_with_the_public_error(
 ) -> None:
     """spec/operations#errors: the timeline contains every attempt, replica incarnation, verdict and
     rule. Typed errors are shown in addition to the public messages."""
-    await started(service)
+    await start_job(service)
     service.clock = START + 3 * SECOND
     await service.apply_events(NAME, ReplicaLost(1, WORKER, 1, "its shim is gone"))
     view = await service.result("GET", JOB)
@@ -177,7 +177,7 @@ async def test_timeline_and_typed_failure_are_shown_with_the_public_error(
 
 
 async def test_job_shows_each_warning_of_its_replicas_once(service: ApiService) -> None:
-    await started(service)
+    await start_job(service)
     text = "there is a directory gs: in its working directory"
     noted = [
         ReplicaNoted(1, PRIMARY, 1, n, START, "storage_written_here", "WARNING", text)
@@ -193,8 +193,8 @@ async def test_finished_job_of_both_apis_is_deleted(service: ApiService) -> None
     refused = await service.call("DELETE", JOB)
     assert refused.status == 400
     assert "cancel it, and delete it after it has finished" in refused.json["error"]["message"]
-    await started(service)
-    await ended(service)
+    await start_job(service)
+    await end_job(service)
     assert await service.result("DELETE", JOB) == {}
     assert (await service.call("GET", JOB)).status == 404
     await service.call("POST", "/v1/projects/p1/jobs", ml_job())
@@ -293,10 +293,10 @@ async def test_followed_log_returns_new_lines_and_ends_with_the_job(service: Api
         assert (await lines.next())["message"] == "first"
         service.write_log(1000, "workerpool1-0", (START + 1, "late, with an earlier time"))
         assert (await lines.next())["message"] == "late, with an earlier time"
-        await started(service)
+        await start_job(service)
         service.write_log(1000, "workerpool0-0", (START + 2 * SECOND, "last"))
         assert (await lines.next())["message"] == "last"
-        await ended(service)
+        await end_job(service)
         assert await lines.next() is None
 
 
@@ -308,12 +308,12 @@ async def test_all_followers_of_a_log_share_one_reading_thread(
     service.write_log(1000, "workerpool0-0", *((START + n, 1000 * "x") for n in range(500)))
     readers: set[str] = set()
 
-    def noted(*read: Any) -> Any:
+    def record_thread(*read: Any) -> Any:
         readers.add(threading.current_thread().name)
         return runs(*read)
 
     runs = LogReader.new_line_groups
-    monkeypatch.setattr(LogReader, "new_line_groups", noted)
+    monkeypatch.setattr(LogReader, "new_line_groups", record_thread)
     await asyncio.gather(*(service.call("GET", f"{JOB}/logs") for _ in range(20)))
     assert len(readers - {"MainThread"}) == 1
 
@@ -329,11 +329,11 @@ async def test_long_log_is_sent_in_parts(
     sizes: list[int] = []
     send = Lines.send
 
-    async def sized(lines: Lines, message: Any) -> None:
+    async def record_size(lines: Lines, message: Any) -> None:
         sizes.append(len(message.get("body", b"")))
         await send(lines, message)
 
-    monkeypatch.setattr(Lines, "send", sized)
+    monkeypatch.setattr(Lines, "send", record_size)
     async with service.stream(f"{JOB}/logs") as stream:
         moments = [line["at"] async for line in stream]
     assert len(moments) == 2000
@@ -372,7 +372,7 @@ async def test_watch_returns_the_job_after_each_change(service: ApiService) -> N
         state = ""
         while state != "RUNNING":
             state = (await lines.next())["state"]
-        await ended(service)
+        await end_job(service)
         while (view := await lines.next()) is not None:
             state = view["state"]
         assert state == "SUCCEEDED"
@@ -423,7 +423,7 @@ async def test_invalid_stream_request_is_rejected_before_the_stream_starts(
     assert answer.error["message"]
 
 
-async def submitted(service: ApiService, person: str, project: str = "p1") -> str:
+async def submit_job(service: ApiService, person: str, project: str = "p1") -> str:
     path = f"/v1/projects/{project}/locations/us-central1/customJobs"
     service.clock += SECOND
     token = known(service.tokens, person)
@@ -438,8 +438,8 @@ async def is_cancelled(service: ApiService, name: str) -> bool:
 
 async def test_all_jobs_of_a_user_are_cancelled(service: ApiService) -> None:
     ana, bo = "ana@corp.example", "bo@corp.example"
-    first, second = await submitted(service, ana), await submitted(service, ana, "p2")
-    other = await submitted(service, bo)
+    first, second = await submit_job(service, ana), await submit_job(service, ana, "p2")
+    other = await submit_job(service, bo)
     wanted = {"project": "-", "user": "Ana@Corp.Example"}
     lead = known(service.tokens, "lead@corp.example", "roles/viewer", "p1")
     refused = await service.call("POST", f"{OURS}/jobs:cancel", wanted, token=lead)
@@ -456,7 +456,7 @@ async def test_all_jobs_of_a_user_are_cancelled(service: ApiService) -> None:
 
 
 async def test_all_jobs_of_a_deleted_project_are_cancelled(service: ApiService) -> None:
-    left, other = await submitted(service, "ana@x.io", "p2"), await submitted(service, "ana@x.io")
+    left, other = await submit_job(service, "ana@x.io", "p2"), await submit_job(service, "ana@x.io")
     await service.result("POST", "/v1/projects", {"projectId": "p2"})
     assert (await service.call("DELETE", "/v1/projects/p2")).status == 200
     answer = await service.result("POST", f"{OURS}/jobs:cancel", {"project": "p2"})
@@ -466,7 +466,7 @@ async def test_all_jobs_of_a_deleted_project_are_cancelled(service: ApiService) 
 
 
 async def test_member_can_cancel_all_jobs_only_in_a_named_project(service: ApiService) -> None:
-    name = await submitted(service, "ana@corp.example")
+    name = await submit_job(service, "ana@corp.example")
     member = known(service.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
     for vague in ({}, {"project": ""}, {"project": "-"}, {"user": ""}, {"project": "p2"}):
         answer = await service.call("POST", f"{OURS}/jobs:cancel", vague, token=member)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.api.api_service import LOCATION, SECOND, START, ApiService
 from tests.contract.api.fake_capacity import node
-from tests.contract.api.test_api_trainshed import NAME, WORKER, created, ended, started
+from tests.contract.api.test_api_trainshed import NAME, WORKER, create_job, end_job, start_job
 from tests.unit.specs_requests import custom_job, pool
 from trainshed.core.names import ReplicaId
 
@@ -44,8 +44,8 @@ def usage_entry(
 
 
 async def test_running_job_shows_its_resource_usage(service: ApiService) -> None:
-    await created(service)
-    await started(service)
+    await create_job(service)
+    await start_job(service)
     looks = (
         usage_entry(1, 0.5, 50),
         usage_entry(3, 4.5, 70, disk=7 * MIB),
@@ -65,8 +65,8 @@ async def test_running_job_shows_its_resource_usage(service: ApiService) -> None
 
 
 async def test_usage_returns_the_requested_number_of_newest_points(service: ApiService) -> None:
-    await created(service)
-    await started(service)
+    await create_job(service)
+    await start_job(service)
     write(service, PRIMARY, first_entry(), *(usage_entry(n, n / 2, n) for n in range(1, 100)))
 
     async def points(query: str) -> list[int]:
@@ -88,7 +88,7 @@ async def test_usage_is_reported_per_gpu(service: ApiService) -> None:
         "acceleratorCount": 2,
     }
     await service.call("POST", f"{LOCATION}/customJobs", custom_job(pool(machineSpec=machine)))
-    await started(service)
+    await start_job(service)
     busy: list[float | None] = [60.0, 7, 16, 8, 61]
     write(
         service,
@@ -122,9 +122,9 @@ async def test_usage_is_reported_per_gpu(service: ApiService) -> None:
 
 async def test_usage_of_earlier_attempts_is_available(service: ApiService) -> None:
     """spec/failures#retries: a retry of the job starts a new attempt."""
-    await created(service)
-    await started(service)
-    await ended(service)
+    await create_job(service)
+    await start_job(service)
+    await end_job(service)
     write(service, PRIMARY, first_entry(), usage_entry(10, 1.0, 50, last=True))
     first = await service.result("GET", USAGE + "?attempt=1")
     assert first["replicas"][0]["peakMemoryBytes"] == 50 * MIB
@@ -137,7 +137,7 @@ async def test_node_list_shows_the_owner_of_each_gpu(service: ApiService) -> Non
     machine = {"machineType": "n1-standard-4", "acceleratorType": "NVIDIA_TESLA_T4"}
     body = custom_job(pool(machineSpec=machine | {"acceleratorCount": 1}), pool())
     await service.call("POST", f"{LOCATION}/customJobs", body)
-    await started(service)
+    await start_job(service)
     write(service, PRIMARY, first_entry("GPU-a"))
     gone = NAME.replace("1000", "999")
     held = (f"{NAME} {PRIMARY}", f"{NAME} {WORKER}", f"{gone} {PRIMARY}")

@@ -21,7 +21,7 @@ JOBS = f"{LOCATION}/customJobs"
 PRIMARY = ReplicaId(0, 0)
 
 
-async def created(service: ApiService, display_name: str = "job", **more: Any) -> str:
+async def create_job(service: ApiService, display_name: str = "job", **more: Any) -> str:
     return (
         await service.result("POST", JOBS, custom_job() | {"displayName": display_name} | more)
     )["name"]
@@ -87,7 +87,7 @@ async def test_unknown_location_project_or_job_is_rejected(service: ApiService) 
 
 async def test_finished_job_has_numeric_enums_and_timestamps(service: ApiService) -> None:
     """spec/clients#numbers; facts/resources#vertex."""
-    name = await created(service)
+    name = await create_job(service)
     service.clock = START + 6 * SECOND + 123_456_789
     await finish(service, name)
     view = await service.result("GET", f"/v1/{name}?%24alt=json%3Benum-encoding%3Dint")
@@ -102,7 +102,7 @@ async def test_finished_job_has_numeric_enums_and_timestamps(service: ApiService
 async def test_job_error_links_to_the_services_current_address(service: ApiService) -> None:
     """spec/failures#messages: every text about a finished job contains the current address, even if
     the address has changed since the job's end."""
-    name = await created(service)
+    name = await create_job(service)
     await finish(service, name, code=7)
     uid = name.rpartition("/")[2]
     shown = {
@@ -126,7 +126,7 @@ async def test_job_error_links_to_the_services_current_address(service: ApiServi
 
 async def test_cancel_is_stored_as_an_intent_and_can_be_repeated(service: ApiService) -> None:
     """spec/lifecycle#cancel."""
-    name = await created(service)
+    name = await create_job(service)
     for _ in range(2):
         answer = await service.call("POST", f"/v1/{name}:cancel", {})
         assert (answer.status, answer.json) == (200, {})
@@ -138,7 +138,7 @@ async def test_cancel_is_stored_as_an_intent_and_can_be_repeated(service: ApiSer
 
 
 async def test_cancel_of_a_finished_or_unknown_job_is_rejected(service: ApiService) -> None:
-    name = await created(service)
+    name = await create_job(service)
     await finish(service, name)
     over = await service.call("POST", f"/v1/{name}:cancel", {})
     assert (over.status, over.error["status"]) == (400, "FAILED_PRECONDITION")
@@ -146,7 +146,7 @@ async def test_cancel_of_a_finished_or_unknown_job_is_rejected(service: ApiServi
 
 
 async def test_cancelled_custom_job_has_state_and_error(service: ApiService) -> None:
-    name = await created(service)
+    name = await create_job(service)
     await service.apply_events(name, CancelRequested(CancelCause.USER, START))
     view = await service.result("GET", f"/v1/{name}")
     assert (view["state"], view["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)
@@ -156,7 +156,7 @@ async def test_cancelled_custom_job_has_state_and_error(service: ApiService) -> 
 
 async def test_delete_returns_a_finished_operation_that_can_be_polled(service: ApiService) -> None:
     """spec/clients#operations: REST clients poll at a path below /ui/."""
-    name = await created(service)
+    name = await create_job(service)
     refused = await service.call("DELETE", f"/v1/{name}")
     assert (refused.status, refused.error["status"]) == (400, "FAILED_PRECONDITION")
     service.write_log(1000, "workerpool0-0", (START, "x"))
@@ -178,29 +178,29 @@ async def test_delete_returns_a_finished_operation_that_can_be_polled(service: A
 
 async def test_custom_job_lists_support_filters_pages_and_masks(service: ApiService) -> None:
     """spec/clients#partial-answers"""
-    names = [await created(service, f"run_{n}", labels={"n": str(n % 2)}) for n in range(5)]
+    names = [await create_job(service, f"run_{n}", labels={"n": str(n % 2)}) for n in range(5)]
     await finish(service, names[2])
 
-    async def listed(query: str) -> Any:
+    async def list_jobs(query: str) -> Any:
         return await service.result("GET", f"{JOBS}?{query}")
 
-    everything = await listed("")
+    everything = await list_jobs("")
     assert [job["name"] for job in everything["customJobs"]] == names[::-1]
-    done = await listed("filter=" + quote('state="JOB_STATE_SUCCEEDED"'))
+    done = await list_jobs("filter=" + quote('state="JOB_STATE_SUCCEEDED"'))
     assert [job["name"] for job in done["customJobs"]] == [names[2]]
-    odd = await listed("filter=" + quote('labels.n=1 AND display_name:"run_*"'))
+    odd = await list_jobs("filter=" + quote('labels.n=1 AND display_name:"run_*"'))
     assert [job["displayName"] for job in odd["customJobs"]] == ["run_3", "run_1"]
-    assert await listed("fields=nextPageToken&readMask=*") == everything
+    assert await list_jobs("fields=nextPageToken&readMask=*") == everything
     spec = {"workerPoolSpecs": done["customJobs"][0]["jobSpec"]["workerPoolSpecs"]}
-    masked = await listed("pageSize=1&readMask=labels,jobSpec.workerPoolSpecs")
+    masked = await list_jobs("pageSize=1&readMask=labels,jobSpec.workerPoolSpecs")
     assert masked["customJobs"] == [{"labels": {"n": "0"}, "jobSpec": spec}]
 
     seen: list[str] = []
     token = ""
     while True:
-        page = await listed(f"pageSize=2&pageToken={token}")
+        page = await list_jobs(f"pageSize=2&pageToken={token}")
         seen += [job["name"] for job in page["customJobs"]]
-        await created(service, "later")  # New jobs do not change the following pages.
+        await create_job(service, "later")  # New jobs do not change the following pages.
         token = page.get("nextPageToken", "")
         if not token:
             break
@@ -212,7 +212,7 @@ async def test_custom_job_lists_support_filters_pages_and_masks(service: ApiServ
 
 async def test_method_override_header_changes_a_post_only(service: ApiService) -> None:
     """spec/clients#method-override."""
-    name = await created(service, "run")
+    name = await create_job(service, "run")
     path = f"/v1/{name}"
 
     async def status(sent: str, meant: str) -> int:
@@ -240,7 +240,7 @@ async def test_method_override_header_changes_a_post_only(service: ApiService) -
 async def test_invalid_list_request_error_names_the_wrong_field(
     service: ApiService, query: str, field: str
 ) -> None:
-    await created(service)
+    await create_job(service)
     assert fields(await service.call("GET", f"{JOBS}?{query}")) == {field}
 
 
@@ -262,7 +262,7 @@ async def test_project_number_is_equivalent_to_its_id(service: ApiService) -> No
     to list."""
     service.serve(settings=replace(SETTINGS, project="p1"))
     numbered = LOCATION.replace("p1", str(project_number("p1")))
-    name = await created(service)
+    name = await create_job(service)
     listed = await service.call("GET", f"{numbered}/customJobs")
     assert [job["name"] for job in listed.json["customJobs"]] == [name]
     boards = f"{numbered}/tensorboards"

@@ -24,7 +24,9 @@ AT = 1_763_612_345_000_000_000
 OUTPUT = {"outputUriPrefix": "gs://bucket/out"}
 
 
-async def logged(service: ApiService, run: str, tag: str, *values: float, first: int = 0) -> None:
+async def log_points(
+    service: ApiService, run: str, tag: str, *values: float, first: int = 0
+) -> None:
     """Log one point per value, starting at step `first`."""
     uid = int.from_bytes(f"{run}{tag}".encode()[:7], "big")
     series = CurveSeries(uid, run, tag, len(values) - 1, AT, 0.5, len(values))
@@ -33,12 +35,12 @@ async def logged(service: ApiService, run: str, tag: str, *values: float, first:
     await service.store.curves.put(UID, make_progress(f"{run}/events"), (series,))
 
 
-async def created(service: ApiService, **spec: Any) -> str:
+async def create_job(service: ApiService, **spec: Any) -> str:
     job = custom_job(baseOutputDirectory=OUTPUT, **spec)
     return (await service.result("POST", f"{LOCATION}/customJobs", job))["name"]
 
 
-async def shown(service: ApiService, **query: Any) -> dict[str, list[Any]]:
+async def read_curves(service: ApiService, **query: Any) -> dict[str, list[Any]]:
     answer = await service.result("GET", f"{CURVES}?{urlencode(query, doseq=True)}")
     return {
         f"{curve['run']}:{curve['tag']}": [point["value"] for point in curve["points"]]
@@ -48,7 +50,7 @@ async def shown(service: ApiService, **query: Any) -> dict[str, list[Any]]:
 
 async def test_printed_measurements_become_curves_without_event_files(service: ApiService) -> None:
     """The x axis shows epochs. Measurements on other data become runs."""
-    name = await created(service)
+    name = await create_job(service)
     await service.run(name)
     lines = [f"epoch {n}/3 loss: {1 / n} - val_loss: nan" for n in (1, 2, 3)]
     service.write_log(
@@ -58,9 +60,9 @@ async def test_printed_measurements_become_curves_without_event_files(service: A
     assert (train["run"], train["tag"], train["unit"], train["count"]) == ("", "loss", "epoch", 3)
     assert [(point["step"], point["value"]) for point in train["points"]] == [(1, 1), (3, 1 / 3)]
     assert validation["run"] == "validation" and validation["points"][0]["value"] == "NaN"
-    assert list(await shown(service, run="validation")) == ["validation:loss"]
-    await logged(service, "", "accuracy", 0.5)
-    assert list(await shown(service)) == [":accuracy"]
+    assert list(await read_curves(service, run="validation")) == ["validation:loss"]
+    await log_points(service, "", "accuracy", 0.5)
+    assert list(await read_curves(service)) == [":accuracy"]
 
 
 async def test_curve_points_are_encoded_outside_the_event_loop(
@@ -69,42 +71,42 @@ async def test_curve_points_are_encoded_outside_the_event_loop(
     """A response can contain 100,000 points, whose encoding would block the event loop for half a second."""
     threads: set[threading.Thread] = set()
 
-    def noted(_: int) -> str:
+    def record_thread(_: int) -> str:
         threads.add(threading.current_thread())
         return ""
 
-    monkeypatch.setattr(measures, "text_micros", noted)
-    await created(service)
-    await logged(service, "", "loss", 0.5, 0.25)
-    assert list(await shown(service)) == [":loss"]
+    monkeypatch.setattr(measures, "text_micros", record_thread)
+    await create_job(service)
+    await log_points(service, "", "loss", 0.5, 0.25)
+    assert list(await read_curves(service)) == [":loss"]
     assert threads and threading.main_thread() not in threads
 
 
 async def test_curves_are_filtered_by_run_and_tag_and_downsampled(service: ApiService) -> None:
-    name = await created(service)
+    name = await create_job(service)
     assert await service.result("GET", CURVES) == {"job": name, "curves": [], "more": False}
-    await logged(service, "eval", "acc", 0.5, float("nan"), float("-inf"))
-    await logged(service, "", "loss", *(float(step) for step in range(5000)))
-    everything = await shown(service)
+    await log_points(service, "eval", "acc", 0.5, float("nan"), float("-inf"))
+    await log_points(service, "", "loss", *(float(step) for step in range(5000)))
+    everything = await read_curves(service)
     assert everything["eval:acc"] == [0.5, "NaN", "-Infinity"]
     loss = everything[":loss"]
     assert len(loss) == 1000 and (loss[0], loss[-1]) == (0.0, 4999.0) and loss == sorted(loss)
-    assert await shown(service, tag="loss", points=2) == {":loss": [0.0, 4999.0]}
-    part = (await shown(service, tag="loss", begin=2000, end=2100))[":loss"]
+    assert await read_curves(service, tag="loss", points=2) == {":loss": [0.0, 4999.0]}
+    part = (await read_curves(service, tag="loss", begin=2000, end=2100))[":loss"]
     assert part == [float(step) for step in range(1999, 2102)]
-    assert await shown(service, tag="loss", points=3, means="true") == {
+    assert await read_curves(service, tag="loss", points=3, means="true") == {
         ":loss": [832.5, 2499.0, 4166.0]
     }
-    assert await shown(service, tag="loss", begin=9, end=2, means="true") == {":loss": []}
-    assert (await shown(service, run=["eval", "other"])).keys() == {"eval:acc"}
-    assert await shown(service, tag="nothing") == {}
+    assert await read_curves(service, tag="loss", begin=9, end=2, means="true") == {":loss": []}
+    assert (await read_curves(service, run=["eval", "other"])).keys() == {"eval:acc"}
+    assert await read_curves(service, tag="nothing") == {}
     few = (await service.result("GET", f"{CURVES}?charts=1&points=9"))["curves"]
     assert [(curve["tag"], curve["value"], len(curve["points"]) > 1) for curve in few] == [
         ("loss", 0.5, True),
         ("acc", 0.5, False),
     ]
-    await logged(service, "", "early", 1.0, 2.0, 3.0, 4.0, first=-3)
-    assert (await shown(service, tag="early"))[":early"] == [1.0, 2.0, 3.0, 4.0]
+    await log_points(service, "", "early", 1.0, 2.0, 3.0, 4.0, first=-3)
+    assert (await read_curves(service, tag="early"))[":early"] == [1.0, 2.0, 3.0, 4.0]
     refused = await service.call("GET", f"{CURVES}?points=1001")
     assert (refused.status, fields(refused)) == (400, {"points"})
 
@@ -115,7 +117,7 @@ async def test_jobs_are_filtered_by_their_last_measurements(
     """Filters apply to values from event files and to printed values, combined with other filters
     and paging."""
     for number in range(4):
-        name = await created(service)
+        name = await create_job(service)
         await service.run(name)
         uid = int(name.rpartition("/")[2])
         line = f"epoch 1/3 loss: {number} - val_accuracy: {number / 4}"
@@ -124,7 +126,7 @@ async def test_jobs_are_filtered_by_their_last_measurements(
     nowhere = CurveSeries(8, "", "loss", 9, AT, None, 9)
     await service.store.curves.put(UID, make_progress("events"), (series, nowhere))
 
-    async def listed(*bounds: str, **query: str) -> list[int]:
+    async def list_uids(*bounds: str, **query: str) -> list[int]:
         uids: list[int] = []
         query["project"] = "p1"
         while True:
@@ -135,16 +137,16 @@ async def test_jobs_are_filtered_by_their_last_measurements(
                 return uids
             query["pageToken"] = token
 
-    first, *_, last = sorted(await listed())
-    assert await listed("val_accuracy>0.7") == [last]
+    first, *_, last = sorted(await list_uids())
+    assert await list_uids("val_accuracy>0.7") == [last]
     # The filter covers the measurements on all data.
-    assert await listed("accuracy >= 0.75") == [last]
-    assert await listed("top5/accuracy>0.5") == [first]
-    assert await listed("loss<1e0", "val_acc=0") == [first]
-    assert await listed("loss>0", limit="1") == [last, last - 1, last - 2]
-    assert await listed("loss>0", state="SUCCEEDED") == []
+    assert await list_uids("accuracy >= 0.75") == [last]
+    assert await list_uids("top5/accuracy>0.5") == [first]
+    assert await list_uids("loss<1e0", "val_acc=0") == [first]
+    assert await list_uids("loss>0", limit="1") == [last, last - 1, last - 2]
+    assert await list_uids("loss>0", state="SUCCEEDED") == []
     monkeypatch.setattr(jobs, "_METRIC_TIME_LIMIT", -1.0)
-    assert await listed("loss>0", limit="2") == [last, last - 1, last - 2]
+    assert await list_uids("loss>0", limit="2") == [last, last - 1, last - 2]
     for wrong in ("loss", "loss>", ">1", "loss>nan", "loss>1e999", "loss>.", " " * 9000 + "x"):
         refused = await service.call("GET", f"/trainshed/v1/jobs?{urlencode({'metric': wrong})}")
         assert (refused.status, fields(refused)) == (400, {"metric"})
@@ -152,8 +154,8 @@ async def test_jobs_are_filtered_by_their_last_measurements(
 
 
 async def test_deleted_job_has_no_curves(service: ApiService) -> None:
-    name = await created(service)
-    await logged(service, "", "loss", 1.0)
+    name = await create_job(service)
+    await log_points(service, "", "loss", 1.0)
     await service.update_job(name, state=JobState.SUCCEEDED, started=START, ended=START + SECOND)
     await service.result("DELETE", f"/v1/{name}")
     assert (await service.call("GET", CURVES)).status == 404

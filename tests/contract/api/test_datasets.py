@@ -28,7 +28,7 @@ def body(kind: str = "tabular", **changes: Any) -> dict[str, Any]:
     return {"displayName": "d", "metadataSchemaUri": schema(kind), "metadata": metadata, **changes}
 
 
-async def made(service: ApiService, kind: str = "tabular", **changes: Any) -> str:
+async def create_dataset(service: ApiService, kind: str = "tabular", **changes: Any) -> str:
     """Create a dataset and return its path."""
     service.clock += 10**6
     done = await service.result("POST", DATASETS, body(kind, **changes))
@@ -46,7 +46,7 @@ def import_body(uris: list[str], form: str = "image_classification_single_label"
 async def test_created_dataset_keeps_its_schema_and_metadata(
     service: ApiService, kind: str
 ) -> None:
-    path = await made(service, kind, labels={"a": "b"}, description="what it is")
+    path = await create_dataset(service, kind, labels={"a": "b"}, description="what it is")
     shown = await service.result("GET", path)
     assert shown["metadataSchemaUri"] == schema(kind)
     assert shown.get("metadata") == body(kind)["metadata"]
@@ -99,7 +99,7 @@ async def test_bigquery_table_is_rejected_with_advice(service: ApiService) -> No
 async def test_dataset_update_changes_only_the_fields_of_its_mask(
     service: ApiService, mask: str
 ) -> None:
-    path = await made(service, description="kept")
+    path = await create_dataset(service, description="kept")
     old = await service.result("GET", path)
     new = {"displayName": "new", "labels": {"a": "b"}, "description": "not taken"}
     shown = await service.result("PATCH", f"{path}?updateMask={mask}", new)
@@ -118,7 +118,7 @@ async def test_dataset_update_changes_only_the_fields_of_its_mask(
 
 async def test_dataset_lists_support_filters_order_masks_and_pages(service: ApiService) -> None:
     for name, kind in (("b", "image"), ("a", "tabular"), ("c", "tabular")):
-        await made(service, kind, displayName=name, labels={"of": name})
+        await create_dataset(service, kind, displayName=name, labels={"of": name})
 
     async def names(**query: Any) -> list[str]:
         page = await service.result("GET", f"{DATASETS}?{urlencode(query)}")
@@ -141,7 +141,7 @@ async def test_dataset_lists_support_filters_order_masks_and_pages(service: ApiS
 
 
 async def test_deleted_dataset_is_not_found(service: ApiService) -> None:
-    path = await made(service)
+    path = await create_dataset(service)
     done = await service.result("DELETE", path)
     assert done["done"] and done["response"]["@type"].endswith("google.protobuf.Empty")
     assert (await service.call("GET", path)).status == 404
@@ -149,7 +149,7 @@ async def test_deleted_dataset_is_not_found(service: ApiService) -> None:
 
 
 async def test_import_creates_items_and_is_rejected_for_tables(service: ApiService) -> None:
-    path = await made(service, "image")
+    path = await create_dataset(service, "image")
     request = import_body(["gs://bucket/a.csv", "gs://bucket/b-*.jsonl"])
     request["importConfigs"][0]["dataItemLabels"] = {"batch": "1"}
     done = await service.result("POST", f"{path}:import", request)
@@ -161,12 +161,12 @@ async def test_import_creates_items_and_is_rejected_for_tables(service: ApiServi
     (record,) = await service.store.datasets.list({"project_id": "p1", "location": "us-central1"})
     assert str(record.name) == name
     assert [files.labels for files in record.files] == [(("batch", "1"),)]
-    table = await made(service)
+    table = await create_dataset(service)
     assert fields(await service.call("POST", f"{table}:import", request)) == {"name"}
 
 
 async def test_import_with_wrong_schema_or_missing_files_is_rejected(service: ApiService) -> None:
-    path = await made(service, "image")
+    path = await create_dataset(service, "image")
     for request, field in (
         (
             import_body(["gs://bucket/a.csv"], "text_sentiment"),
@@ -194,7 +194,7 @@ def pipeline_with_dataset(dataset: str) -> dict[str, Any]:
 async def test_job_of_a_pipeline_contains_the_plan_of_its_dataset_split(
     service: ApiService,
 ) -> None:
-    dataset = (await made(service)).rpartition("/")[2]
+    dataset = (await create_dataset(service)).rpartition("/")[2]
     await service.result("POST", f"{LOCATION}/trainingPipelines", pipeline_with_dataset(dataset))
     (live,) = [
         live.job for live in await service.store.ledger.load_live() if isinstance(live.job, Job)
@@ -213,8 +213,8 @@ async def test_job_of_a_pipeline_contains_the_plan_of_its_dataset_split(
 async def test_pipeline_with_unusable_dataset_is_rejected(service: ApiService) -> None:
     path = f"{LOCATION}/trainingPipelines"
     elsewhere = path.replace("us-central1", "europe-west4")
-    table = (await made(service)).rpartition("/")[2]
-    images = (await made(service, "image")).rpartition("/")[2]
+    table = (await create_dataset(service)).rpartition("/")[2]
+    images = (await create_dataset(service, "image")).rpartition("/")[2]
     for place, id_ in ((path, "404"), (elsewhere, table), (path, images)):
         answer = await service.call("POST", place, pipeline_with_dataset(id_))
         assert "input_data_config.dataset_id" in fields(answer)
@@ -227,7 +227,7 @@ def has_no_object(uri: str) -> bool:
 async def test_pipeline_with_missing_dataset_files_is_rejected(
     service: ApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = (await made(service)).rpartition("/")[2]
+    dataset = (await create_dataset(service)).rpartition("/")[2]
     monkeypatch.setattr(service.buckets, "has_object", has_no_object)
     answer = await service.call(
         "POST", f"{LOCATION}/trainingPipelines", pipeline_with_dataset(dataset)

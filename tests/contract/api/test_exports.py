@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.contract.api.api_service import LOCATION, ApiService
-from tests.contract.api.test_datasets import import_body, made
-from tests.contract.api.test_models import MODELS, PLACE, shown, uploaded
+from tests.contract.api.test_datasets import create_dataset, import_body
+from tests.contract.api.test_models import MODELS, PLACE, get_model, upload_model
 from tests.contract.api.violations import fields
 from tests.unit.test_specs_pipeline import MODEL
 from trainshed.core.environment import service_agent
@@ -21,7 +21,7 @@ WHERE = "output_config.artifact_destination.output_uri_prefix"
 async def prepare_model(service: ApiService) -> None:
     service.files.buckets.objects = {**TREE, "gs://bucket/m-old/model.pt": b"another one"}
     model = MODEL | {"displayName": "my model/(1)", "artifactUri": "gs://bucket/m"}
-    await uploaded(service, model, modelId="m1")
+    await upload_model(service, model, modelId="m1")
 
 
 async def start(service: ApiService, model: str = "m1", **config: Any) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def export_body(**config: Any) -> dict[str, Any]:
     return {"exportConfig": {"gcsDestination": {"outputUriPrefix": "gs://bucket/out"}} | config}
 
 
-async def ended(service: ApiService, operation: dict[str, Any]) -> dict[str, Any]:
+async def wait_for_end(service: ApiService, operation: dict[str, Any]) -> dict[str, Any]:
     done = await service.result("POST", f"/v1/{operation['name']}:wait?timeout=20s")
     assert done["done"] is True
     return done
@@ -41,15 +41,15 @@ async def ended(service: ApiService, operation: dict[str, Any]) -> dict[str, Any
 
 async def table(service: ApiService) -> str:
     service.files.buckets.objects["gs://bucket/a.csv"] = b"id,x\n1,a\n2,b\n"
-    return await made(service)
+    return await create_dataset(service)
 
 
 async def test_only_model_with_artifacts_has_an_export_format(service: ApiService) -> None:
     await prepare_model(service)
-    await uploaded(service, modelId="bare")
-    (format_,) = (await shown(service, "m1"))["supportedExportFormats"]
+    await upload_model(service, modelId="bare")
+    (format_,) = (await get_model(service, "m1"))["supportedExportFormats"]
     assert format_ == {"id": "custom-trained", "exportableContents": ["ARTIFACT"]}
-    assert "supportedExportFormats" not in await shown(service, "bare")
+    assert "supportedExportFormats" not in await get_model(service, "bare")
     body = {"outputConfig": {"artifactDestination": {"outputUriPrefix": "gs://bucket/out"}}}
     answer = await service.call("POST", f"{MODELS}/bare:export", body)
     assert answer.error["status"] == "FAILED_PRECONDITION"
@@ -66,7 +66,7 @@ async def test_model_export_copies_the_models_files(service: ApiService) -> None
     assert running["metadata"]["@type"].endswith("v1.ExportModelOperationMetadata")
     assert running["metadata"]["outputInfo"] == {"artifactOutputUri": OUTPUT}
     service.files.gate.set()
-    done = await ended(service, running)
+    done = await wait_for_end(service, running)
     assert done["response"]["@type"].endswith("v1.ExportModelResponse")
     assert done["metadata"]["outputInfo"] == {"artifactOutputUri": OUTPUT}
     objects = service.files.buckets.objects
@@ -82,7 +82,7 @@ async def test_simultaneous_exports_use_separate_directories(service: ApiService
     outputs = {operation["metadata"]["outputInfo"]["artifactOutputUri"] for operation in operations}
     assert len(outputs) == 3
     for operation in operations:
-        assert "error" not in await ended(service, operation)
+        assert "error" not in await wait_for_end(service, operation)
 
 
 async def test_export_continues_after_a_service_restart(service: ApiService) -> None:
@@ -95,7 +95,7 @@ async def test_export_continues_after_a_service_restart(service: ApiService) -> 
     service.files.gate.set()
     later = service.export_worker()
     await later.start()
-    assert "error" not in await ended(service, running)
+    assert "error" not in await wait_for_end(service, running)
     assert service.files.buckets.objects[f"{OUTPUT}model.pt"] == b"weights"
     await later.close()
 
@@ -113,7 +113,7 @@ async def test_failed_export_reports_its_cause(
 ) -> None:
     await prepare_model(service)
     service.files.failure = failure
-    error = (await ended(service, await start(service)))["error"]
+    error = (await wait_for_end(service, await start(service)))["error"]
     assert error["code"] == code
     assert f"{PLACE}/models/m1@1 was not exported: " in error["message"]
     assert text in error["message"]
@@ -122,7 +122,7 @@ async def test_failed_export_reports_its_cause(
 async def test_export_fails_when_its_files_were_deleted(service: ApiService) -> None:
     await prepare_model(service)
     service.files.buckets.objects.clear()
-    error = (await ended(service, await start(service)))["error"]
+    error = (await wait_for_end(service, await start(service)))["error"]
     assert (error["code"], "No objects exist at gs://bucket/m/" in error["message"]) == (3, True)
 
 
@@ -134,7 +134,7 @@ async def test_cancelled_export_stops_copying(service: ApiService) -> None:
     path = f"/v1/{running['name']}"
     assert (await service.call("DELETE", path)).error["status"] == "FAILED_PRECONDITION"
     await service.result("POST", f"{path}:cancel")
-    done = await ended(service, running)
+    done = await wait_for_end(service, running)
     assert done["error"]["code"] == 1
     assert OUTPUT in done["error"]["message"]
     service.files.gate.set()
@@ -172,7 +172,7 @@ async def test_dataset_is_exported_as_one_set_of_files(service: ApiService) -> N
     directory = running["metadata"]["gcsOutputDirectory"]
     assert directory.startswith("gs://bucket/out/dataset-")
     service.files.gate.set()
-    done = await ended(service, running)
+    done = await wait_for_end(service, running)
     assert done["response"]["exportedFiles"] == [f"{directory}/data-00000.csv"]
     assert done["response"]["dataStats"]["trainingDataItemsCount"] == "2"
     objects = service.files.buckets.objects
@@ -183,7 +183,7 @@ async def test_dataset_is_exported_as_one_set_of_files(service: ApiService) -> N
 async def test_dataset_is_exported_by_splits(service: ApiService) -> None:
     path = await table(service)
     split = {"trainingFraction": 1.0}
-    done = await ended(
+    done = await wait_for_end(
         service, await service.result("POST", f"{path}:export", export_body(fractionSplit=split))
     )
     names = [uri.rpartition("/")[2] for uri in done["response"]["exportedFiles"]]
@@ -191,7 +191,7 @@ async def test_dataset_is_exported_by_splits(service: ApiService) -> None:
 
 
 async def test_invalid_dataset_export_is_rejected(service: ApiService) -> None:
-    path, images = await table(service), await made(service, "image")
+    path, images = await table(service), await create_dataset(service, "image")
     nowhere: dict[str, Any] = {"exportConfig": {}}
     theirs: dict[str, Any] = {
         "exportConfig": {"gcsDestination": {"outputUriPrefix": "gs://theirs/x"}}
@@ -210,9 +210,11 @@ async def test_invalid_dataset_export_is_rejected(service: ApiService) -> None:
 
 
 async def test_imported_items_are_exported_in_googles_format(service: ApiService) -> None:
-    path = await made(service, "image")
+    path = await create_dataset(service, "image")
     service.files.buckets.objects["gs://bucket/photos.csv"] = b"gs://bucket/1.jpg,daisy\n"
     await service.result("POST", f"{path}:import", import_body(["gs://bucket/photos.csv"]))
-    done = await ended(service, await service.result("POST", f"{path}:export", export_body()))
+    done = await wait_for_end(
+        service, await service.result("POST", f"{path}:export", export_body())
+    )
     (uri,) = done["response"]["exportedFiles"]
     assert b'"displayName": "daisy"' in service.files.buckets.objects[uri]

@@ -44,7 +44,9 @@ def create_request(job: dict[str, Any] | None = None) -> Any:
     )
 
 
-async def refused(service: GrpcApiService, path: str, request: bytes = b"", **more: Any) -> Any:
+async def failure_status(
+    service: GrpcApiService, path: str, request: bytes = b"", **more: Any
+) -> Any:
     """Return the google.rpc.Status of a call that fails."""
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await service.send(path, request, **more)
@@ -56,7 +58,7 @@ def code(name: str) -> int:
 
 
 async def test_undecodable_grpc_message_is_rejected(service: GrpcApiService) -> None:
-    status = await refused(service, LIST, b"\xff\xff\xff")
+    status = await failure_status(service, LIST, b"\xff\xff\xff")
     assert status.code == code("INVALID_ARGUMENT")
     assert "google.cloud.aiplatform.v1.ListCustomJobsRequest" in status.message
 
@@ -68,7 +70,7 @@ async def test_permission_error_contains_a_reason(
         raise PermissionDenied("you may not")
 
     monkeypatch.setattr(registry, "authorize", deny)
-    status = await refused(service, LIST)
+    status = await failure_status(service, LIST)
     assert (status.code, status.message) == (code("PERMISSION_DENIED"), "you may not")
     info: Any = wire_pool.message_class("google.rpc.ErrorInfo")()
     assert status.details[0].Unpack(info)
@@ -81,7 +83,7 @@ async def test_unknown_enum_number_is_rejected(service: GrpcApiService) -> None:
     machine = request.custom_job.job_spec.worker_pool_specs[0].machine_spec
     machine.accelerator_type = 999
     machine.accelerator_count = 1
-    status = await refused(service, CREATE, request.SerializeToString())
+    status = await failure_status(service, CREATE, request.SerializeToString())
     assert status.code == code("INVALID_ARGUMENT")
     (violation,) = violations_of(status)
     assert violation.field.endswith("worker_pool_specs[0].machine_spec.accelerator_type")
@@ -92,7 +94,7 @@ async def test_long_error_is_shortened_to_fit_into_a_trailer(service: GrpcApiSer
     the wrong fields."""
     uris = [f"gs://missing-bucket-{n}/{'x' * 100}.tar.gz" for n in range(90)]
     job = custom_job(pool(), package(packageUris=uris))
-    status = await refused(service, CREATE, create_request(job).SerializeToString())
+    status = await failure_status(service, CREATE, create_request(job).SerializeToString())
     assert status.code == code("INVALID_ARGUMENT")
     assert status.message.startswith("List of found errors:\t1.Field: ")
     assert "REST responses" in status.message

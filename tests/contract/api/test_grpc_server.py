@@ -43,10 +43,10 @@ class RunningServer:
 
     async def call(self, channel: Any) -> bytes:
         async with channel:
-            return await asked(channel, self.service.token)
+            return await list_jobs(channel, self.service.token)
 
 
-async def asked(channel: Any, token: str) -> bytes:
+async def list_jobs(channel: Any, token: str) -> bytes:
     metadata = (("authorization", f"Bearer {token}"),)
     return await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=60)
 
@@ -85,7 +85,7 @@ async def test_call_with_failed_authentication_is_not_executed(
     await server.start()
     async with grpc.aio.insecure_channel(address) as channel:
         with pytest.raises(grpc.aio.AioRpcError, match="the issuer is silent"):
-            await asked(channel, service.token)
+            await list_jobs(channel, service.token)
     await server.stop(1)
 
 
@@ -104,7 +104,7 @@ async def test_token_guessing_is_recorded_with_the_clients_address(
     async with grpc.aio.insecure_channel(serving.plain) as channel:
         for _ in range(31):
             with pytest.raises(grpc.aio.AioRpcError, match="not known to this service"):
-                await asked(channel, "guessed")
+                await list_jobs(channel, "guessed")
     [row] = await serving.service.store.access.audit_rows(None, None, 10)
     assert (row.record.method, row.record.source) == ("trainshed.v1.Tokens.Refused", "127.0.0.1")
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.api_service import LOCATION, ApiService
-from tests.contract.api.test_job_principals import asked
+from tests.contract.api.test_job_principals import send_as_program
 from tests.contract.api.test_job_principals import service as service  # noqa: PLC0414  a fixture
 from tests.contract.api.violations import violations
 from trainshed.access.permissions import PERMISSIONS, PROGRAM
@@ -41,7 +41,9 @@ async def test_owner_has_all_permissions_and_program_those_of_its_role(
     asks = {"permissions": [*every, *UNKNOWN_PERMISSIONS, *STORAGE]}
     owner = await service.call("POST", path, asks)
     assert owner.json == {"permissions": [*every, *STORAGE]}
-    program = await asked(service, "POST", path, {"permissions": [*every, *UNKNOWN_PERMISSIONS]})
+    program = await send_as_program(
+        service, "POST", path, {"permissions": [*every, *UNKNOWN_PERMISSIONS]}
+    )
     assert program.json == {"permissions": [name for name in every if name in PROGRAM]}
 
 

@@ -40,7 +40,7 @@ async def _own_job(service: ApiService, uid: int) -> None:
     await service.store.intake.create(NewWork(own))
 
 
-async def asked(
+async def send_as_program(
     service: ApiService, verb: str, path: str, body: object = None, *, job: int = 1
 ) -> Answer:
     """Send a request as the program of a job of project p1."""
@@ -48,7 +48,7 @@ async def asked(
     return await service.call(verb, path, body, token=token)
 
 
-def denied(answer: Answer, *parts: str) -> None:
+def assert_denied(answer: Answer, *parts: str) -> None:
     assert (answer.status, answer.error["status"]) == (403, "PERMISSION_DENIED"), answer.body
     for part in (EMAIL, *parts):
         assert part in answer.error["message"]
@@ -63,10 +63,10 @@ async def test_program_finds_its_project_id_by_number(service: ApiService) -> No
     CLOUD_ML_PROJECT_ID."""
     number = project_number("p1")
     for project in ("p1", number):
-        view = (await asked(service, "GET", f"/v3/projects/{project}")).json
+        view = (await send_as_program(service, "GET", f"/v3/projects/{project}")).json
         assert (view["projectId"], view["state"]) == ("p1", "ACTIVE")
         assert view["name"] == f"projects/{number}"
-    denied(await asked(service, "GET", "/v3/projects/p2"), "specifies p2")
+    assert_denied(await send_as_program(service, "GET", "/v3/projects/p2"), "specifies p2")
 
 
 async def test_program_can_cancel_only_its_job_and_child_jobs(service: ApiService) -> None:
@@ -74,43 +74,64 @@ async def test_program_can_cancel_only_its_job_and_child_jobs(service: ApiServic
     own children."""
     await _own_job(service, 2)
     by_a_person = await job(service, LOCATION)
-    child = (await asked(service, "POST", f"{LOCATION}/customJobs", custom_job())).json["name"]
-    denied(
-        await asked(service, "POST", f"/v1/{by_a_person}:cancel", {}),
+    child = (await send_as_program(service, "POST", f"{LOCATION}/customJobs", custom_job())).json[
+        "name"
+    ]
+    assert_denied(
+        await send_as_program(service, "POST", f"/v1/{by_a_person}:cancel", {}),
         by_a_person,
         "owner@trainshed.local",
     )
-    denied(await asked(service, "POST", f"/v1/{child}:cancel", {}, job=2), "projects/p1/jobs/own_1")
-    denied(await asked(service, "POST", "/v1/projects/p1/jobs/own_1:cancel", {}, job=2), "own_2")
+    assert_denied(
+        await send_as_program(service, "POST", f"/v1/{child}:cancel", {}, job=2),
+        "projects/p1/jobs/own_1",
+    )
+    assert_denied(
+        await send_as_program(service, "POST", "/v1/projects/p1/jobs/own_1:cancel", {}, job=2),
+        "own_2",
+    )
     number = int(child.rpartition("/")[2])
     grandchild = (
-        await asked(service, "POST", f"{LOCATION}/customJobs", custom_job(), job=number)
+        await send_as_program(service, "POST", f"{LOCATION}/customJobs", custom_job(), job=number)
     ).json["name"]
-    denied(
-        await asked(service, "POST", "/v1/projects/p1/jobs/own_1:cancel", {}, job=number), "own_1"
+    assert_denied(
+        await send_as_program(service, "POST", "/v1/projects/p1/jobs/own_1:cancel", {}, job=number),
+        "own_1",
     )
     for name in (grandchild, child, "projects/p1/jobs/own_1"):
-        assert (await asked(service, "POST", f"/v1/{name}:cancel", {})).status == 200
+        assert (await send_as_program(service, "POST", f"/v1/{name}:cancel", {})).status == 200
     tuned = (
-        await asked(service, "POST", f"{LOCATION}/hyperparameterTuningJobs", tuning_job(), job=2)
+        await send_as_program(
+            service, "POST", f"{LOCATION}/hyperparameterTuningJobs", tuning_job(), job=2
+        )
     ).json["name"]
     made = pipeline(trainingTaskInputs=inputs())
-    piped = (await asked(service, "POST", f"{LOCATION}/trainingPipelines", made, job=2)).json[
-        "name"
+    piped = (
+        await send_as_program(service, "POST", f"{LOCATION}/trainingPipelines", made, job=2)
+    ).json["name"]
+    old = (await send_as_program(service, "POST", "/v1/projects/p1/jobs", ml_job(), job=2)).json[
+        "jobId"
     ]
-    old = (await asked(service, "POST", "/v1/projects/p1/jobs", ml_job(), job=2)).json["jobId"]
     for name in (tuned, piped, f"projects/p1/jobs/{old}"):
-        denied(await asked(service, "POST", f"/v1/{name}:cancel", {}), name, "own_2")
-        assert (await asked(service, "POST", f"/v1/{name}:cancel", {}, job=2)).status == 200
+        assert_denied(
+            await send_as_program(service, "POST", f"/v1/{name}:cancel", {}), name, "own_2"
+        )
+        assert (
+            await send_as_program(service, "POST", f"/v1/{name}:cancel", {}, job=2)
+        ).status == 200
 
 
 async def test_creator_and_canceller_of_a_job_are_stored(service: ApiService) -> None:
-    child = (await asked(service, "POST", f"{LOCATION}/customJobs", custom_job())).json["name"]
+    child = (await send_as_program(service, "POST", f"{LOCATION}/customJobs", custom_job())).json[
+        "name"
+    ]
     number = int(child.rpartition("/")[2])
-    made = await asked(service, "POST", f"{LOCATION}/customJobs", custom_job(), job=number)
+    made = await send_as_program(
+        service, "POST", f"{LOCATION}/customJobs", custom_job(), job=number
+    )
     grandchild = made.json["name"]
     uid = int(grandchild.rpartition("/")[2])
-    assert (await asked(service, "POST", f"/v1/{grandchild}:cancel", {})).status == 200
+    assert (await send_as_program(service, "POST", f"/v1/{grandchild}:cancel", {})).status == 200
     live = await service.store.ledger.load(JobUid(uid))
     assert live is not None and live.job.creator is not None
     # Job 1 is the origin: jobs created by its children count as its jobs.
@@ -130,13 +151,13 @@ async def test_creator_and_canceller_of_a_job_are_stored(service: ApiService) ->
 async def test_token_of_a_deleted_job_is_rejected(service: ApiService) -> None:
     name = await job(service, LOCATION)
     for path, body in ((f"{LOCATION}/customJobs", custom_job()), (f"/v1/{name}:cancel", {})):
-        answer = await asked(service, "POST", path, body, job=77)
+        answer = await send_as_program(service, "POST", path, body, job=77)
         assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED")
 
 
 async def test_outlives_label_accepts_only_on_or_off(service: ApiService) -> None:
     wrong = custom_job() | {"labels": {"trainshed-outlives": "true"}}
-    answer = await asked(service, "POST", f"{LOCATION}/customJobs", wrong)
+    answer = await send_as_program(service, "POST", f"{LOCATION}/customJobs", wrong)
     assert answer.status == 400
     assert "labels.trainshed-outlives" in answer.error["message"]
     assert "neither on nor off" in answer.error["message"]
@@ -149,17 +170,19 @@ async def test_program_cannot_create_a_job_with_more_rights_than_its_own(
     whether such a secret exists."""
     own = custom_job()
     own["jobSpec"]["serviceAccount"] = EMAIL
-    assert (await asked(service, "POST", f"{LOCATION}/customJobs", own)).status == 200
+    assert (await send_as_program(service, "POST", f"{LOCATION}/customJobs", own)).status == 200
     more = custom_job()
     more["jobSpec"]["serviceAccount"] = "boss@p1.iam.gserviceaccount.com"
     env = [{"name": "KEY", "value": "$(secret:wandb)"}, {"name": "X", "value": "$$(secret:plain)"}]
     more["jobSpec"]["workerPoolSpecs"][0]["containerSpec"] = {"imageUri": "x", "env": env}
     more["jobSpec"]["workerPoolSpecs"][0].pop("pythonPackageSpec", None)
-    answer = await asked(service, "POST", f"{LOCATION}/customJobs", more)
-    denied(answer, "boss@p1.iam", "the secret 'wandb'")
+    answer = await send_as_program(service, "POST", f"{LOCATION}/customJobs", more)
+    assert_denied(answer, "boss@p1.iam", "the secret 'wandb'")
     legacy = ml_job()
     legacy["trainingInput"]["serviceAccount"] = "boss@p1.iam.gserviceaccount.com"
-    denied(await asked(service, "POST", "/v1/projects/p1/jobs", legacy), "boss@p1.iam")
+    assert_denied(
+        await send_as_program(service, "POST", "/v1/projects/p1/jobs", legacy), "boss@p1.iam"
+    )
 
 
 async def test_program_can_write_only_to_its_own_jobs_log(service: ApiService) -> None:
@@ -176,7 +199,7 @@ async def test_program_can_write_only_to_its_own_jobs_log(service: ApiService) -
         "resource": {"type": "global", "labels": {"project_id": "p1"}},
         "entries": entries,
     }
-    answer = await asked(service, "POST", "/v2/entries:write", body)
+    answer = await send_as_program(service, "POST", "/v2/entries:write", body)
     assert (answer.status, answer.json) == (200, {}), answer.body
     ((uid, attempt, replica, lines),) = service.written
     assert (uid, attempt, str(replica)) == (1, 1, "workerpool0-0")
@@ -193,9 +216,12 @@ async def test_program_can_write_only_to_its_own_jobs_log(service: ApiService) -
         {"message": "with fields", "loss": 0.5},
     )
     foreign = {**body, "entries": [{"logName": "projects/p2/logs/x", "textPayload": "x"}]}
-    denied(await asked(service, "POST", "/v2/entries:write", foreign), "specifies p2")
-    denied(
-        await asked(service, "POST", "/v2/entries:write", {"entries": entries[:1]}), "no project"
+    assert_denied(
+        await send_as_program(service, "POST", "/v2/entries:write", foreign), "specifies p2"
+    )
+    assert_denied(
+        await send_as_program(service, "POST", "/v2/entries:write", {"entries": entries[:1]}),
+        "no project",
     )
     people = await service.call("POST", "/v2/entries:write", body)
     assert (people.status, people.error["status"]) == (400, "FAILED_PRECONDITION")
@@ -204,11 +230,11 @@ async def test_program_can_write_only_to_its_own_jobs_log(service: ApiService) -
 
 async def test_audit_log_contains_deletions_by_a_program_with_its_job(service: ApiService) -> None:
     """docs/team.md#read-the-audit-log."""
-    made = await asked(service, "POST", f"{LOCATION}/datasets", dataset_body())
+    made = await send_as_program(service, "POST", f"{LOCATION}/datasets", dataset_body())
     assert made.status == 200, made.body
     (dataset,) = (await service.result("GET", f"{LOCATION}/datasets"))["datasets"]
     name = dataset["name"]
-    assert (await asked(service, "DELETE", f"/v1/{name}")).status == 200
+    assert (await send_as_program(service, "DELETE", f"/v1/{name}")).status == 200
     entries = (await service.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
     shown = [(e["who"], e["method"].rpartition(".")[2], e["detail"]["job"]) for e in entries]
     assert shown == [(EMAIL, "DeleteDataset", "1"), (EMAIL, "CreateDataset", "1")]
@@ -217,7 +243,7 @@ async def test_audit_log_contains_deletions_by_a_program_with_its_job(service: A
 
 async def test_audit_log_contains_denied_calls_of_a_program(service: ApiService) -> None:
     name = await job(service, LOCATION)
-    denied(await asked(service, "DELETE", f"/v1/{name}"))
+    assert_denied(await send_as_program(service, "DELETE", f"/v1/{name}"))
     entry, *_ = (await service.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
     assert (entry["who"], entry["answer"], entry["detail"]["job"]) == (
         EMAIL,

@@ -11,7 +11,7 @@ from tests.contract.api.api_service import LOCATION, START, ApiService
 from tests.contract.api.grpc_service import GrpcApiService, status_of, violations_of
 from tests.contract.api.test_api_logging import end
 from tests.contract.api.test_grpc import grpc
-from tests.contract.api.test_ml_tuning import created, record, store_trials
+from tests.contract.api.test_ml_tuning import create_job, record, store_trials
 from tests.people import known
 from tests.unit.specs_requests import custom_job, pool
 from trainshed.api.logging_v2 import tail
@@ -63,7 +63,7 @@ class Session:
         return failure.value
 
 
-async def started(
+async def start_session(
     service: GrpcApiService, project: str = "p1", token: str = "", **request: Any
 ) -> Session:
     """Return a session that receives all lines written from now on."""
@@ -86,7 +86,7 @@ async def job(service: GrpcApiService) -> None:
 async def test_tail_returns_entries_when_they_are_written(service: GrpcApiService) -> None:
     await job(service)
     service.write_log(1000, REPLICA, (START - 1, "before the session"))
-    session = await started(service, filter=LINES, **AT_ONCE)
+    session = await start_session(service, filter=LINES, **AT_ONCE)
     service.write_log(1000, REPLICA, (START + 1, "line 1"), (START + 2, "x"), (START + 3, "line 2"))
     assert await session.texts(2) == ["line 1", "line 2"]
     service.write_log(1000, REPLICA, (START + 4, "line 3"))
@@ -103,7 +103,7 @@ async def test_tail_returns_entries_when_they_are_written(service: GrpcApiServic
 async def test_tail_orders_late_entries_within_the_buffer_window(service: GrpcApiService) -> None:
     await job(service)
     only = f'resource.labels.task_name="{REPLICA}" OR resource.labels.task_name="{OTHER}"'
-    session = await started(service, filter=only, bufferWindow="0.2s")
+    session = await start_session(service, filter=only, bufferWindow="0.2s")
     service.write_log(1000, REPLICA, (START + 5, "later"))
     service.write_log(1000, OTHER, (START + 1, "earlier"))
     assert await session.texts(2) == ["earlier", "later"]
@@ -116,7 +116,7 @@ async def test_full_tail_buffer_is_returned_before_its_window_ends(
     monkeypatch.setattr(tail, "MAX_BUFFER", 5)
     monkeypatch.setattr(tail, "_CHUNK_SIZE", 2)
     await job(service)
-    session = await started(service, filter="textPayload:line", bufferWindow="60s")
+    session = await start_session(service, filter="textPayload:line", bufferWindow="60s")
     service.write_log(1000, REPLICA, *((START + n, f"line {n}") for n in range(20)))
     assert await session.texts(16) == [f"line {n}" for n in range(16)]
     session.call.cancel()
@@ -130,11 +130,11 @@ async def test_tail_returns_only_lines_of_selected_projects_and_jobs(
     await service.result("POST", f"{path}/customJobs", custom_job(pool(), pool()))
     await job(service)
     only = 'resource.labels.job_id="1002" AND textPayload:line'
-    session = await started(service, filter=only, **AT_ONCE)
+    session = await start_session(service, filter=only, **AT_ONCE)
     for uid in (1000, 1001, 1002):
         service.write_log(uid, REPLICA, (START + 1, f"line of {uid}"))
     assert await session.texts(1) == ["line of 1002"]
-    everything = await started(service, filter="textPayload:line", **AT_ONCE)
+    everything = await start_session(service, filter="textPayload:line", **AT_ONCE)
     for uid in (1000, 1001, 1002):
         service.write_log(uid, REPLICA, (START + 2, f"line of {uid}"))
     assert sorted(await everything.texts(4)) == ["line of 1000"] * 2 + ["line of 1002"] * 2
@@ -143,11 +143,11 @@ async def test_tail_returns_only_lines_of_selected_projects_and_jobs(
 
 
 async def test_tailed_lines_of_trials_belong_to_their_tuning_job(service: GrpcApiService) -> None:
-    await created(service)
+    await create_job(service)
     await store_trials(service)
     uid = (await record(service)).uid + 6
-    session = await started(service, filter="textPayload:line", **AT_ONCE)
-    trial = await started(service, filter='resource.labels.job_id="census.6"', **AT_ONCE)
+    session = await start_session(service, filter="textPayload:line", **AT_ONCE)
+    trial = await start_session(service, filter='resource.labels.job_id="census.6"', **AT_ONCE)
     service.write_log(uid, REPLICA, (START + 1, "line"))
     entry = await session.next()
     assert entry["resource"]["labels"]["job_id"] == "census"
@@ -160,13 +160,13 @@ async def test_tailed_lines_of_trials_belong_to_their_tuning_job(service: GrpcAp
 async def test_tail_session_ends_when_its_caller_loses_permission(service: GrpcApiService) -> None:
     made = await service.result("POST", "/trainshed/v1/tokens", {"email": "ana@corp.example"})
     known(service.tokens, "ana@corp.example", project="p1")
-    session = await started(service, token=made["token"])
+    session = await start_session(service, token=made["token"])
     await service.result("DELETE", f"/trainshed/v1/tokens/{made['id']}")
     assert (await session.failure()).code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_stopping_service_ends_tail_sessions(service: GrpcApiService) -> None:
-    session = await started(service)
+    session = await start_session(service)
     service.services.closing.set()
     assert (await session.failure()).code() is grpc.StatusCode.UNAVAILABLE
 
@@ -175,12 +175,12 @@ async def test_number_of_tail_sessions_per_project_is_limited(
     service: GrpcApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail, "MAX_SESSIONS", 1)
-    first = await started(service)
+    first = await start_session(service)
     refused = await Session(service, "p1", "").failure()
     assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     first.call.cancel()
     await until(lambda: not +tail.sessions)
-    (await started(service)).call.cancel()
+    (await start_session(service)).call.cancel()
 
 
 @pytest.mark.parametrize(

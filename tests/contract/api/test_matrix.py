@@ -54,7 +54,7 @@ async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenera
         yield opened
 
 
-def served(service: ApiService) -> Iterator[tuple[str, str, str]]:
+def served_methods(service: ApiService) -> Iterator[tuple[str, str, str]]:
     """Return (method, verb, path) of all served methods; over gRPC once per method."""
     by_grpc = isinstance(service, GrpcApiService)
     paths: dict[object, tuple[str, str, str]] = {}
@@ -103,7 +103,7 @@ async def test_every_method_needs_a_token(
     service: ApiService, monkeypatch: pytest.MonkeyPatch, token: str | None
 ) -> None:
     monkeypatch.setattr(authentication_limits, "_DELAY_SECONDS", 0.0)
-    for _, verb, path in served(service):
+    for _, verb, path in served_methods(service):
         answer = await service.call(*request(verb, path, OWN, MISSING), token=token)
         assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED"), path
         # The header must contain more than a scheme: httplib2, below the API client library, cannot
@@ -132,7 +132,7 @@ async def test_every_call_is_decided_by_the_permission_table(service: ApiService
         return allowed(who, method, [project])
 
     todo: list[tuple[bool, tuple[str, ...], str, str, str, str]] = []
-    for project, (method, verb, path) in product((OWN, FOREIGN), list(served(service))):
+    for project, (method, verb, path) in product((OWN, FOREIGN), list(served_methods(service))):
         alone = [(role,) for role in ROLES if is_permitted(method, project, (role,))]
         # If one of the other roles permitted the call, all of them together would too.
         others = tuple(role for role in ROLES if (role,) not in alone)

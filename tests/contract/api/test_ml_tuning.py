@@ -24,7 +24,7 @@ HYPERPARAMETERS: dict[str, Any] = {
 }
 
 
-async def created(service: ApiService, job_id: str = "census", **changes: Any) -> dict[str, Any]:
+async def create_job(service: ApiService, job_id: str = "census", **changes: Any) -> dict[str, Any]:
     answer = await request_job(service, job_id, **changes)
     assert answer.status == 200, answer.body
     return answer.json
@@ -107,7 +107,7 @@ async def store_trials(service: ApiService) -> TuningJob:
 
 
 async def test_ml_job_with_hyperparameters_is_a_tuning_job(service: ApiService) -> None:
-    view = await created(service)
+    view = await create_job(service)
     assert (view["jobId"], view["state"]) == ("census", "QUEUED")
     assert view["trainingOutput"] == {
         "isHyperparameterTuningJob": True,
@@ -124,7 +124,7 @@ async def test_best_trials_are_listed_first_and_trials_without_result_last(
     service: ApiService,
 ) -> None:
     """facts/resources#ml: scripts treat the first trial as the best. Parameter values are strings."""
-    await created(service)
+    await create_job(service)
     await store_trials(service)
     output = (await service.result("GET", f"{JOBS}/census"))["trainingOutput"]
     assert output["completedTrialCount"] == "3"
@@ -149,7 +149,7 @@ async def test_finished_search_reports_the_consumed_units_of_its_trials(
     service: ApiService,
 ) -> None:
     """facts/machines#ml-units: a trial of one second costs ten node-minutes, in lists too."""
-    await created(service)
+    await create_job(service)
     await store_trials(service)
     await finish(service, next_trial=7)
     view = await service.result("GET", f"{JOBS}/census")
@@ -159,7 +159,7 @@ async def test_finished_search_reports_the_consumed_units_of_its_trials(
 
 
 async def test_trial_jobs_can_be_read_and_cancelled_but_are_not_listed(service: ApiService) -> None:
-    await created(service)
+    await create_job(service)
     await store_trials(service)
     listed = (await service.result("GET", JOBS))["jobs"]
     assert [job["jobId"] for job in listed] == ["census"]
@@ -171,14 +171,14 @@ async def test_trial_jobs_can_be_read_and_cancelled_but_are_not_listed(service: 
 
 async def test_tuning_job_resumes_an_earlier_tuning_job(service: ApiService) -> None:
     """facts/tuning#ml, spec/tuning#resuming: resumePreviousJobId."""
-    await created(service)
+    await create_job(service)
     await finish(service, next_trial=11)
-    await created(service, "more", resumePreviousJobId="census")
+    await create_job(service, "more", resumePreviousJobId="census")
     first, more = await record(service), await record(service, "more")
     assert more.spec.resumed == (first.study,)
     assert (more.spec.first_trial, more.next_trial) == (11, 11)
     await finish(service, "more", next_trial=21)
-    await created(service, "most", resumePreviousJobId="more")
+    await create_job(service, "most", resumePreviousJobId="more")
     assert (await record(service, "most")).spec.resumed == (first.study, more.study)
     # Omitted fields of the search keep the values of the earlier job: existing programs set only its ID.
     search = {"resumePreviousJobId": "census"}
@@ -191,7 +191,7 @@ async def test_resume_from_an_unsuitable_job_is_rejected(service: ApiService) ->
     """facts/tuning#ml; reported together with all other wrong fields (spec/submit#refusals)."""
     field = "hyperparameters.resume_previous_job_id"
     assert (await service.call("POST", JOBS, ml_job(job_id="plain"))).status == 200
-    await created(service)
+    await create_job(service)
     for previous in ("none", "plain", "census"):
         answer = await request_job(
             service, "more", resumePreviousJobId=previous, maxParallelTrials=11

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.contract.api.api_service import LOCATION, START, ApiService
-from tests.contract.api.test_models import MODELS, uploaded
+from tests.contract.api.test_models import MODELS, upload_model
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_pipeline import MODEL
 from trainshed.access.job_tokens import JobClaims
@@ -13,7 +13,7 @@ from trainshed.core.names import JobName
 
 async def maker(service: ApiService, uri: str, model: str) -> str:
     """Upload a model at `uri` and return the job that created it, according to its metadata."""
-    await uploaded(service, MODEL | ({"artifactUri": uri} if uri else {}), modelId=model)
+    await upload_model(service, MODEL | ({"artifactUri": uri} if uri else {}), modelId=model)
     return await made_by(service, model)
 
 
@@ -49,7 +49,7 @@ async def test_model_in_a_jobs_output_directory_belongs_to_that_job(service: Api
 
 async def test_lineage_keeps_the_name_of_a_deleted_job(service: ApiService) -> None:
     job = await job_made(service, "gs://bucket/out")
-    await uploaded(service, MODEL | {"artifactUri": "gs://bucket/out/model"}, modelId="m1")
+    await upload_model(service, MODEL | {"artifactUri": "gs://bucket/out/model"}, modelId="m1")
     await service.apply_events(job, CancelRequested(CancelCause.USER, START))
     await service.result("DELETE", f"/v1/{job}")
     assert await made_by(service, "m1") == job
@@ -69,6 +69,6 @@ async def test_model_uploaded_by_a_program_belongs_to_its_job(service: ApiServic
 async def test_uploaded_metadata_is_not_replaced_by_lineage(service: ApiService) -> None:
     await job_made(service, "gs://bucket/out")
     own = {"artifactUri": "gs://bucket/out/model", "metadata": {"framework": "torch"}}
-    await uploaded(service, MODEL | own, modelId="m1")
+    await upload_model(service, MODEL | own, modelId="m1")
     model = await service.result("GET", f"{MODELS}/m1")
     assert model["metadata"] == own["metadata"]

@@ -12,13 +12,13 @@ MODELS = f"{LOCATION}/models"
 PLACE = "projects/p1/locations/us-central1"
 
 
-async def uploaded(service: ApiService, model: Any = None, **request: Any) -> dict[str, Any]:
+async def upload_model(service: ApiService, model: Any = None, **request: Any) -> dict[str, Any]:
     answer = await service.result("POST", f"{MODELS}:upload", {"model": model or MODEL, **request})
     assert answer["done"] is True
     return answer["response"]
 
 
-async def shown(service: ApiService, name: str) -> dict[str, Any]:
+async def get_model(service: ApiService, name: str) -> dict[str, Any]:
     return await service.result("GET", f"{MODELS}/{name}")
 
 
@@ -42,24 +42,24 @@ async def test_upload_finishes_immediately_and_first_version_is_default(
     }
     assert done["metadata"]["@type"].endswith("UploadModelOperationMetadata")
     assert await service.result("GET", f"/ui/{done['name']}") == done
-    view = await shown(service, "m1")
+    view = await get_model(service, "m1")
     assert {key: view[key] for key in MODEL} == MODEL
     assert (view["name"], view["versionId"]) == (f"{PLACE}/models/m1", "1")
     assert (view["artifactUri"], view["labels"]) == ("gs://bucket/m", {"a": "b"})
     assert set(view["versionAliases"]) == {"gold", "default"}
     assert view["createTime"] == view["versionCreateTime"] == "2025-10-09T08:53:20Z"
     for version in ("m1%401", "m1@gold", "m1@default"):
-        assert await shown(service, version) == {**view, "name": f"{view['name']}@1"}
+        assert await get_model(service, version) == {**view, "name": f"{view['name']}@1"}
 
 
 async def test_upload_with_parent_model_adds_a_version(service: ApiService) -> None:
-    await uploaded(service, modelId="m1")
-    response = await uploaded(
+    await upload_model(service, modelId="m1")
+    response = await upload_model(
         service, MODEL | {"versionAliases": ["new"]}, parentModel=f"{PLACE}/models/m1"
     )
     assert response["modelVersionId"] == "2"
-    assert (await shown(service, "m1"))["versionId"] == "1"
-    assert (await shown(service, "m1@new"))["versionId"] == "2"
+    assert (await get_model(service, "m1"))["versionId"] == "1"
+    assert (await get_model(service, "m1@new"))["versionId"] == "2"
     listed = (await service.result("GET", f"{MODELS}/m1:listVersions"))["models"]
     assert [version["name"] for version in listed] == [f"{PLACE}/models/m1@{n}" for n in (1, 2)]
     again = await service.call("POST", f"{MODELS}:upload", {"model": MODEL, "modelId": "m1"})
@@ -68,10 +68,10 @@ async def test_upload_with_parent_model_adds_a_version(service: ApiService) -> N
 
 async def test_uploaded_default_version_takes_over_the_default_alias(service: ApiService) -> None:
     """The SDK's is_default_version=True."""
-    await uploaded(service, modelId="m1")
+    await upload_model(service, modelId="m1")
     model = MODEL | {"versionAliases": ["default"]}
-    await uploaded(service, model, parentModel=f"{PLACE}/models/m1")
-    assert (await shown(service, "m1"))["versionId"] == "2"
+    await upload_model(service, model, parentModel=f"{PLACE}/models/m1")
+    assert (await get_model(service, "m1"))["versionId"] == "2"
     assert await aliases(service) == {"2": {"default"}, "1": set()}
 
 
@@ -102,25 +102,25 @@ async def test_model_lists_support_filters_order_and_pages(service: ApiService) 
     for number, name in enumerate(("b", "a", "c")):
         service.clock += 10**9
         model = MODEL | {"displayName": name, "labels": {"n": str(number)}}
-        await uploaded(service, model, modelId=f"m{number}")
+        await upload_model(service, model, modelId=f"m{number}")
 
-    async def found(query: str) -> list[str]:
+    async def list_names(query: str) -> list[str]:
         answer = await service.result("GET", f"{MODELS}?{query}")
         return [model["displayName"] for model in answer.get("models", [])]
 
-    assert await found("") == ["c", "a", "b"]
-    assert await found('filter=display_name="a"') == ["a"]
-    assert await found('filter=displayName!="a"') == ["c", "b"]
-    assert await found("filter=model=m0") == ["b"]
-    assert await found("filter=labels.n=2") == ["c"]
-    assert await found("orderBy=display_name") == ["a", "b", "c"]
-    assert await found("orderBy=create_time%20desc,%20display_name") == ["c", "a", "b"]
-    assert await found("filter=NOT%20labels.n=2&orderBy=display_name%20desc") == ["b", "a"]
+    assert await list_names("") == ["c", "a", "b"]
+    assert await list_names('filter=display_name="a"') == ["a"]
+    assert await list_names('filter=displayName!="a"') == ["c", "b"]
+    assert await list_names("filter=model=m0") == ["b"]
+    assert await list_names("filter=labels.n=2") == ["c"]
+    assert await list_names("orderBy=display_name") == ["a", "b", "c"]
+    assert await list_names("orderBy=create_time%20desc,%20display_name") == ["c", "a", "b"]
+    assert await list_names("filter=NOT%20labels.n=2&orderBy=display_name%20desc") == ["b", "a"]
     page = await service.result("GET", f"{MODELS}?pageSize=2&orderBy=display_name")
     assert [model["displayName"] for model in page["models"]] == ["a", "b"]
     token = page["nextPageToken"]
     await service.call("DELETE", f"{MODELS}/m1")
-    assert await found(f"pageSize=2&orderBy=display_name&pageToken={token}") == ["c"]
+    assert await list_names(f"pageSize=2&orderBy=display_name&pageToken={token}") == ["c"]
     for query in (f"pageToken={token}", f"orderBy=display_name&pageToken={token}x"):
         assert fields(await service.call("GET", f"{MODELS}?{query}")) == {"page_token"}
     assert fields(await service.call("GET", f"{MODELS}?filter=size>3")) == {"filter"}
@@ -130,15 +130,15 @@ async def test_model_lists_support_filters_order_and_pages(service: ApiService) 
 async def test_model_update_changes_all_versions_but_version_update_only_one(
     service: ApiService,
 ) -> None:
-    await uploaded(service, modelId="m1")
-    await uploaded(service, parentModel=f"{PLACE}/models/m1")
+    await upload_model(service, modelId="m1")
+    await upload_model(service, parentModel=f"{PLACE}/models/m1")
     changed = {"displayName": "new", "description": "words", "labels": {"k": "v"}}
     service.clock += 10**9
     mask = "displayName,description,labels"
     answer = await service.call("PATCH", f"{MODELS}/m1?updateMask={mask}", changed)
     assert answer.status == 200, answer.body
     for version in ("m1@1", "m1@2"):
-        view = await shown(service, version)
+        view = await get_model(service, version)
         assert {key: view[key] for key in changed} == changed
         assert view["updateTime"] > view["createTime"]
         assert view["containerSpec"] == MODEL["containerSpec"]
@@ -146,11 +146,11 @@ async def test_model_update_changes_all_versions_but_version_update_only_one(
         "PATCH", f"{MODELS}/m1@2?updateMask=versionDescription", {"versionDescription": "second"}
     )
     assert answer.json["versionDescription"] == "second"
-    assert "versionDescription" not in await shown(service, "m1@1")
+    assert "versionDescription" not in await get_model(service, "m1@1")
 
 
 async def test_invalid_model_update_is_rejected(service: ApiService) -> None:
-    await uploaded(service, modelId="m1")
+    await upload_model(service, modelId="m1")
     nothing = await service.call("PATCH", f"{MODELS}/m1", {"displayName": "x"})
     assert fields(nothing) == {"update_mask"}
     path = f"{MODELS}/m1?updateMask=artifactUri,displayName,labels"
@@ -167,8 +167,8 @@ async def test_invalid_model_update_is_rejected(service: ApiService) -> None:
 
 
 async def test_version_aliases_are_added_moved_and_removed(service: ApiService) -> None:
-    await uploaded(service, modelId="m1")
-    await uploaded(service, parentModel=f"{PLACE}/models/m1")
+    await upload_model(service, modelId="m1")
+    await upload_model(service, parentModel=f"{PLACE}/models/m1")
 
     async def merge(version: str, *names: str) -> Any:
         return await service.call(
@@ -193,21 +193,21 @@ async def test_version_aliases_are_added_moved_and_removed(service: ApiService) 
 
 async def test_concurrent_label_update_keeps_version_aliases(service: ApiService) -> None:
     """An earlier version lost the model's default version in this race."""
-    await uploaded(service, modelId="m1")
-    await uploaded(service, parentModel=f"{PLACE}/models/m1")
+    await upload_model(service, modelId="m1")
+    await upload_model(service, parentModel=f"{PLACE}/models/m1")
     gives = {"versionAliases": ["default"]}
     both = await asyncio.gather(
         service.call("POST", f"{MODELS}/m1@2:mergeVersionAliases", gives),
         service.call("PATCH", f"{MODELS}/m1@2?updateMask=labels", {"labels": {"a": "b"}}),
     )
     assert [answer.status for answer in both] == [200, 200]
-    assert (await shown(service, "m1"))["labels"] == {"a": "b"}
+    assert (await get_model(service, "m1"))["labels"] == {"a": "b"}
 
 
 async def test_model_deletions_return_finished_operations(service: ApiService) -> None:
-    await uploaded(service, modelId="m1")
+    await upload_model(service, modelId="m1")
     only = await service.call("DELETE", f"{MODELS}/m1@1:deleteVersion")
-    await uploaded(service, parentModel=f"{PLACE}/models/m1")
+    await upload_model(service, parentModel=f"{PLACE}/models/m1")
     default = await service.call("DELETE", f"{MODELS}/m1@1:deleteVersion")
     assert only.error["status"] == default.error["status"] == "FAILED_PRECONDITION"
     done = await service.result("DELETE", f"{MODELS}/m1@2:deleteVersion")
@@ -217,20 +217,20 @@ async def test_model_deletions_return_finished_operations(service: ApiService) -
     assert done["metadata"]["@type"].endswith("DeleteOperationMetadata")
     assert (await service.call("GET", f"{MODELS}/m1")).status == 404
     assert (await service.call("DELETE", f"{MODELS}/m1")).status == 404
-    await uploaded(service, modelId="m1")
-    assert (await shown(service, "m1"))["versionId"] == "1"
+    await upload_model(service, modelId="m1")
+    assert (await get_model(service, "m1"))["versionId"] == "1"
 
 
-async def copied(service: ApiService, target: str = MODELS, **request: Any) -> Any:
+async def copy_model(service: ApiService, target: str = MODELS, **request: Any) -> Any:
     return await service.call("POST", f"{target}:copy", request)
 
 
 async def test_copy_to_another_location_creates_an_independent_model(service: ApiService) -> None:
     """The copy has no aliases, and its artifacts remain in their place (spec/clients#surface)."""
     model = MODEL | {"artifactUri": "gs://bucket/m", "versionAliases": ["gold"]}
-    await uploaded(service, model | {"labels": {"a": "b"}}, modelId="m1")
-    source, there = await shown(service, "m1"), MODELS.replace("us-central1", "europe-west4")
-    answer = await copied(service, there, sourceModel=source["name"], modelId="m2")
+    await upload_model(service, model | {"labels": {"a": "b"}}, modelId="m1")
+    source, there = await get_model(service, "m1"), MODELS.replace("us-central1", "europe-west4")
+    answer = await copy_model(service, there, sourceModel=source["name"], modelId="m2")
     assert (answer.status, answer.json["done"]) == (200, True), answer.body
     assert answer.json["metadata"]["@type"].endswith("v1.CopyModelOperationMetadata")
     name = source["name"].replace("us-central1", "europe-west4").replace("m1", "m2")
@@ -245,31 +245,31 @@ async def test_copy_to_another_location_creates_an_independent_model(service: Ap
     assert copy["versionAliases"] == ["default"]
     same = ("displayName", "artifactUri", "labels", "containerSpec")
     assert {key: copy.get(key) for key in same} == {key: source.get(key) for key in same}
-    assert await shown(service, "m1") == source
+    assert await get_model(service, "m1") == source
 
 
 async def test_version_is_copied_into_an_existing_model(service: ApiService) -> None:
-    await uploaded(service, modelId="m1")
+    await upload_model(service, modelId="m1")
     parent = f"{PLACE}/models/m1"
-    await uploaded(service, MODEL | {"displayName": "second"}, parentModel=parent)
-    answer = await copied(service, sourceModel=f"{parent}@2", parentModel=parent)
+    await upload_model(service, MODEL | {"displayName": "second"}, parentModel=parent)
+    answer = await copy_model(service, sourceModel=f"{parent}@2", parentModel=parent)
     assert answer.json["response"]["modelVersionId"] == "3"
-    assert (await shown(service, "m1@3"))["displayName"] == "second"
+    assert (await get_model(service, "m1@3"))["displayName"] == "second"
     assert await aliases(service) == {"3": set(), "2": set(), "1": {"default"}}
-    again = await copied(service, sourceModel=parent, modelId="m1")
+    again = await copy_model(service, sourceModel=parent, modelId="m1")
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
 
 
 async def test_all_wrong_fields_of_a_copy_are_reported_at_once(service: ApiService) -> None:
     """spec/submit#refusals."""
     nowhere = f"{PLACE}/models/nowhere"
-    wrong = await copied(service, sourceModel=nowhere, parentModel=nowhere)
+    wrong = await copy_model(service, sourceModel=nowhere, parentModel=nowhere)
     assert fields(wrong) == {"source_model", "parent_model"}
-    wrong = await copied(service, sourceModel=nowhere, modelId="-M")
+    wrong = await copy_model(service, sourceModel=nowhere, modelId="-M")
     assert fields(wrong) == {"source_model", "model_id"}
-    assert fields(await copied(service)) == {"source_model"}
-    await uploaded(service, modelId="m1")
+    assert fields(await copy_model(service)) == {"source_model"}
+    await upload_model(service, modelId="m1")
     other = MODELS.replace("/p1/", "/p2/")
-    assert fields(await copied(service, other, sourceModel=f"{PLACE}/models/m1")) == {
+    assert fields(await copy_model(service, other, sourceModel=f"{PLACE}/models/m1")) == {
         "source_model"
     }

@@ -55,7 +55,7 @@ async def finish_suggestion(service: ApiService) -> None:
     service.notices.publish(JobUid(UID))
 
 
-async def shown(service: ApiService, name: str, prefix: str = "/ui/") -> dict[str, Any]:
+async def get_operation(service: ApiService, name: str, prefix: str = "/ui/") -> dict[str, Any]:
     return await service.result("GET", f"{prefix}{name}")
 
 
@@ -67,13 +67,13 @@ async def test_suggest_operation_is_shown_running_and_finished(
     below /v1/."""
     await store_study(service, SUGGESTION)
     version = "v1beta1" if prefix == "/v1beta1/" else "v1"
-    running = await shown(service, SUGGESTION.name, prefix)
+    running = await get_operation(service, SUGGESTION.name, prefix)
     assert "done" not in running
     assert "response" not in running
     assert running["metadata"]["clientId"] == "c1"
     assert running["metadata"]["@type"].endswith(f".{version}.SuggestTrialsMetadata")
     await finish_suggestion(service)
-    done = await shown(service, SUGGESTION.name, prefix)
+    done = await get_operation(service, SUGGESTION.name, prefix)
     response = done["response"]
     assert done["done"] is True
     assert response["@type"].endswith(f".{version}.SuggestTrialsResponse")
@@ -95,11 +95,11 @@ async def test_wait_returns_when_the_operation_finishes(
     token = known(service.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
     waits, wait_beyond = asyncio.Event(), service.notices.wait_beyond
 
-    async def told(uid: JobUid, count: int, patience: float) -> bool:
+    async def signal_and_wait(uid: JobUid, count: int, patience: float) -> bool:
         waits.set()
         return await wait_beyond(uid, count, patience)
 
-    monkeypatch.setattr(service.notices, "wait_beyond", told)
+    monkeypatch.setattr(service.notices, "wait_beyond", signal_and_wait)
     await store_study(service, SUGGESTION)
     path = f"/v1/{SUGGESTION.name}:wait?timeout=60s"
     waiting = asyncio.create_task(service.call("POST", path, token=token))
@@ -127,11 +127,11 @@ async def test_cancel_ends_a_running_operation_and_keeps_a_finished_one(
 ) -> None:
     await store_study(service, SUGGESTION)
     assert await service.result("POST", f"/v1/{SUGGESTION.name}:cancel") == {}
-    view = await shown(service, SUGGESTION.name)
+    view = await get_operation(service, SUGGESTION.name)
     assert (view["done"], view["error"]["code"]) == (True, 1)
     assert await service.store.studies.running_operations() == ()
     assert await service.result("POST", f"/v1/{SUGGESTION.name}:cancel") == {}
-    assert await shown(service, SUGGESTION.name) == view
+    assert await get_operation(service, SUGGESTION.name) == view
     unknown = await service.call("POST", f"/v1/{SUGGESTION.name}9:cancel")
     assert unknown.status == 404
 
@@ -141,21 +141,21 @@ async def test_operations_are_listed_by_parent_and_done(service: ApiService) -> 
     await store_study(service, SUGGESTION, CHECK, *others)
     await finish_suggestion(service)
 
-    async def found(parent: str, query: str = "") -> list[str]:
+    async def list_ids(parent: str, query: str = "") -> list[str]:
         answer = await service.result("GET", f"{parent}/operations?{query}")
         return [operation["name"].rpartition("/")[2] for operation in answer.get("operations", [])]
 
     study = f"/ui/{STUDY}"
-    assert await found(study) == ["1", "3", "4"]
-    assert await found(f"/ui/{STUDY.trial(1)}") == ["2"]
-    assert await found(LOCATION) == []
+    assert await list_ids(study) == ["1", "3", "4"]
+    assert await list_ids(f"/ui/{STUDY.trial(1)}") == ["2"]
+    assert await list_ids(LOCATION) == []
     for query in ("filter=done=true", "filter=done:true"):
-        assert await found(study, query) == ["1"]
+        assert await list_ids(study, query) == ["1"]
     for query in ("filter=done=false", "filter=NOT%20done=true", "filter=done!=true"):
-        assert await found(study, query) == ["3", "4"]
+        assert await list_ids(study, query) == ["3", "4"]
     page = await service.result("GET", f"{study}/operations?pageSize=1&filter=done=false")
     token = page["nextPageToken"]
-    assert await found(study, f"pageSize=1&filter=done=false&pageToken={token}") == ["4"]
+    assert await list_ids(study, f"pageSize=1&filter=done=false&pageToken={token}") == ["4"]
     for query in ("filter=size=3", "filter=done>true", f"pageToken={token}"):
         answer = await service.call("GET", f"{study}/operations?{query}")
         assert answer.error["status"] == "INVALID_ARGUMENT"
@@ -165,7 +165,9 @@ async def test_finished_operations_are_deleted_with_their_study(service: ApiServ
     await store_study(service, SUGGESTION)
     await finish_suggestion(service)
     await service.store.studies.delete_trial(UID, 1)
-    assert [t["id"] for t in (await shown(service, SUGGESTION.name))["response"]["trials"]] == ["2"]
+    assert [
+        t["id"] for t in (await get_operation(service, SUGGESTION.name))["response"]["trials"]
+    ] == ["2"]
     await service.store.studies.delete_study(STUDY, service.clock)
     assert (await service.call("GET", f"/ui/{SUGGESTION.name}")).status == 404
 
@@ -180,4 +182,4 @@ async def test_only_a_finished_operation_can_be_deleted(service: ApiService) -> 
     answer = await service.call("DELETE", f"/v1/{CHECK.name}")
     assert answer.error["status"] == "FAILED_PRECONDITION"
     assert "cancel it" in answer.error["message"]
-    assert "done" not in await shown(service, CHECK.name)
+    assert "done" not in await get_operation(service, CHECK.name)

@@ -39,7 +39,7 @@ async def event_loop_stays_responsive() -> AsyncGenerator[None]:
     assert worst < 0.3
 
 
-async def listed(service: ApiService, filter_: str, **more: Any) -> Answer:
+async def list_entries(service: ApiService, filter_: str, **more: Any) -> Answer:
     body = {"resourceNames": ["projects/p1"], "filter": filter_, "pageSize": 1000} | more
     return await service.call("POST", "/v2/entries:list", body)
 
@@ -66,7 +66,7 @@ async def test_expensive_log_filter_does_not_block_the_event_loop(
 ) -> None:
     await write_long_lines(service)
     async with event_loop_stays_responsive():
-        answer = await listed(service, filter_)
+        answer = await list_entries(service, filter_)
     assert answer.status == 200
     assert not answer.json.get("entries")
 
@@ -81,7 +81,7 @@ async def test_slow_log_filter_returns_short_pages_until_it_finishes(
     service.write_log(1000, "workerpool0-1", (START + 900 * SECOND, "b"))
     token, lines, pages = "", list[str](), 0
     while True:
-        answer = await listed(service, 'textPayload:"b*"', pageToken=token)
+        answer = await list_entries(service, 'textPayload:"b*"', pageToken=token)
         lines += [entry["textPayload"] for entry in answer.json.get("entries", [])]
         token, pages = answer.json.get("nextPageToken", ""), pages + 1
         if not token:
@@ -106,6 +106,6 @@ async def test_expensive_name_filter_does_not_block_the_event_loop(service: ApiS
 
 
 async def test_number_of_comparisons_in_a_filter_is_limited(service: ApiService) -> None:
-    answer = await listed(service, " ".join(["x"] * 501))
+    answer = await list_entries(service, " ".join(["x"] * 501))
     assert answer.status == 400
     assert "500 comparisons" in answer.body.decode()

@@ -29,25 +29,27 @@ def nodes(service: ApiService, count: int = 4) -> None:
     service.decide()
 
 
-async def created(service: ApiService, resource_id: str = "r1", **changes: Any) -> dict[str, Any]:
+async def create_resource(
+    service: ApiService, resource_id: str = "r1", **changes: Any
+) -> dict[str, Any]:
     body = {"displayName": "mine", "resourcePools": [POOL], **changes}
     return await service.result("POST", f"{RESOURCES}?persistentResourceId={resource_id}", body)
 
 
-async def done(service: ApiService, operation: dict[str, Any]) -> dict[str, Any]:
+async def wait_for_end(service: ApiService, operation: dict[str, Any]) -> dict[str, Any]:
     return await service.result("POST", f"/v1/{operation['name']}:wait?timeout=20s")
 
 
 async def running(service: ApiService, resource_id: str = "r1", **changes: Any) -> dict[str, Any]:
     nodes(service)
-    ended = await done(service, await created(service, resource_id, **changes))
+    ended = await wait_for_end(service, await create_resource(service, resource_id, **changes))
     assert ended["done"] is True
     assert "error" not in ended, ended
     return ended
 
 
 async def test_create_operation_finishes_when_machines_are_reserved(service: ApiService) -> None:
-    begun = await created(service, labels={"a": "b"})
+    begun = await create_resource(service, labels={"a": "b"})
     assert "done" not in begun
     assert begun["metadata"]["@type"].endswith("CreatePersistentResourceOperationMetadata")
     view = await service.result("GET", f"/v1/{NAME}")
@@ -57,7 +59,7 @@ async def test_create_operation_finishes_when_machines_are_reserved(service: Api
     assert waits["metadata"]["progressMessage"] == "no node is known yet"
     service.clock += 10**9
     nodes(service)
-    ended = await done(service, begun)
+    ended = await wait_for_end(service, begun)
     kind = "type.googleapis.com/google.cloud.aiplatform.v1.PersistentResource"
     view = await service.result("GET", f"/v1/{NAME}")
     assert view["state"] == "RUNNING"
@@ -71,13 +73,13 @@ async def test_create_operation_fails_when_machines_can_never_be_reserved(
     service: ApiService,
 ) -> None:
     nodes(service, 1)
-    ended = await done(service, await created(service))
+    ended = await wait_for_end(service, await create_resource(service))
     assert ended["error"]["code"] == 8
     assert "can never be reserved: needs 2 replicas at once" in ended["error"]["message"]
     view = await service.result("GET", f"/v1/{NAME}")
     assert (view["state"], view["error"]["code"]) == ("ERROR", 8)
     nodes(service, 2)
-    await done(service, await service.result("POST", f"/v1/{NAME}:reboot", {}))
+    await wait_for_end(service, await service.result("POST", f"/v1/{NAME}:reboot", {}))
     assert (await service.result("GET", f"/v1/{NAME}"))["state"] == "RUNNING"
 
 
@@ -136,7 +138,7 @@ async def test_all_wrong_fields_of_a_resource_are_reported_at_once(service: ApiS
 
 async def test_persistent_resources_are_listed_in_pages(service: ApiService) -> None:
     for number in range(3):
-        await created(service, f"r{number}")
+        await create_resource(service, f"r{number}")
     page = await service.result("GET", f"{RESOURCES}?pageSize=2")
     rest = await service.result("GET", f"{RESOURCES}?pageSize=2&pageToken={page['nextPageToken']}")
     names = [view["name"] for view in (*page["persistentResources"], *rest["persistentResources"])]
@@ -154,7 +156,7 @@ async def test_update_changes_only_name_labels_and_replica_counts(service: ApiSe
     mask = "displayName,labels,resourcePools.replicaCount"
     begun = await service.result("PATCH", f"/v1/{NAME}?updateMask={mask}", body)
     assert begun["metadata"]["@type"].endswith("UpdatePersistentResourceOperationMetadata")
-    response = (await done(service, begun))["response"]
+    response = (await wait_for_end(service, begun))["response"]
     assert (response["displayName"], response["labels"]) == ("other", {"x": "y"})
     assert response["resourcePools"][0]["replicaCount"] == "4"
     body["resourcePools"][0]["replicaCount"] = "5"
@@ -163,8 +165,8 @@ async def test_update_changes_only_name_labels_and_replica_counts(service: ApiSe
     assert "needs 4 CPUs, 16 of 16" in waits["metadata"]["progressMessage"]
     assert (await service.result("GET", f"/v1/{NAME}"))["state"] == "UPDATING"
     body["resourcePools"][0]["replicaCount"] = "3"
-    assert "error" not in await done(service, await service.result("PATCH", path, body))
-    assert (await done(service, waits))["error"]["code"] == 1
+    assert "error" not in await wait_for_end(service, await service.result("PATCH", path, body))
+    assert (await wait_for_end(service, waits))["error"]["code"] == 1
     view = await service.result("GET", f"/v1/{NAME}")
     assert (view["state"], view["resourcePools"][0]["replicaCount"]) == ("RUNNING", "3")
     wrong_bodies: list[dict[str, Any]] = [
@@ -189,7 +191,7 @@ async def test_update_changes_only_name_labels_and_replica_counts(service: ApiSe
 
 
 async def test_resource_that_is_not_running_cannot_be_changed(service: ApiService) -> None:
-    await created(service)
+    await create_resource(service)
     for method, path in (("POST", f"{NAME}:reboot"), ("PATCH", f"{NAME}?updateMask=labels")):
         answer = await service.call(method, f"/v1/{path}", {})
         assert answer.error["status"] == "FAILED_PRECONDITION", path
@@ -209,7 +211,7 @@ async def test_usage_counts_machines_released_during_the_report_once(
     async def read_and_delete(reader: Reader, *span: Any) -> Any:
         ended = await read(reader, *span)
         if (await service.call("GET", f"/v1/{NAME}")).status == 200:
-            await done(service, await service.result("DELETE", f"/v1/{NAME}"))
+            await wait_for_end(service, await service.result("DELETE", f"/v1/{NAME}"))
         return ended
 
     monkeypatch.setattr(Reader, "machine_time", read_and_delete)
@@ -218,10 +220,10 @@ async def test_usage_counts_machines_released_during_the_report_once(
 
 
 async def test_deleting_a_resource_ends_its_create_operation(service: ApiService) -> None:
-    begun = await created(service)
-    deleted = await done(service, await service.result("DELETE", f"/v1/{NAME}"))
+    begun = await create_resource(service)
+    deleted = await wait_for_end(service, await service.result("DELETE", f"/v1/{NAME}"))
     assert deleted["response"]["@type"].endswith("google.protobuf.Empty")
-    assert (await done(service, begun))["error"]["code"] == 1
+    assert (await wait_for_end(service, begun))["error"]["code"] == 1
     for method in ("GET", "DELETE"):
         assert (await service.call(method, f"/v1/{NAME}")).status == 404
     await running(service)

@@ -24,7 +24,7 @@ def sha256(content: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-async def made(service: ApiService, path: str, body: Any) -> Job | TuningJob:
+async def create_work(service: ApiService, path: str, body: Any) -> Job | TuningJob:
     """Create a job with the request and return its record."""
     await service.result("POST", path, body)
     jobs = (await service.result("GET", "/trainshed/v1/jobs?project=-&limit=1"))["jobs"]
@@ -48,12 +48,12 @@ async def test_every_kind_of_job_is_pinned_to_its_packages(service: ApiService) 
     packages = package(packageUris=[ONE, TWO])
     vertex = custom_job(packages, {**packages, "replicaCount": "2"})
     expected = {(JobPackage(ONE, sha256(ONE)), JobPackage(TWO, sha256(TWO)))}
-    assert pins(await made(service, CUSTOM_JOBS, vertex)) == expected
+    assert pins(await create_work(service, CUSTOM_JOBS, vertex)) == expected
     old = ml_job(packageUris=[ONE, TWO])
-    assert pins(await made(service, "/v1/projects/p1/jobs", old)) == expected
+    assert pins(await create_work(service, "/v1/projects/p1/jobs", old)) == expected
     trials = tuning_job(trialJobSpec=vertex["jobSpec"])
     path = f"{LOCATION}/hyperparameterTuningJobs"
-    assert pins(await made(service, path, trials)) == expected
+    assert pins(await create_work(service, path, trials)) == expected
 
 
 async def test_container_arguments_cannot_read_packages_of_other_projects(
@@ -72,13 +72,13 @@ async def test_first_job_of_a_project_creates_its_default_bucket(service: ApiSer
     settings = replace(service.services.settings, project="p1")
     force_setattr(service.services, "settings", settings)
     for project in ("p1", "p2", "p2"):
-        await made(service, CUSTOM_JOBS.replace("p1", project), custom_job())
+        await create_work(service, CUSTOM_JOBS.replace("p1", project), custom_job())
     assert service.buckets.projects == {"trainshed-p2": "p2"}
 
 
 async def test_missing_package_is_not_pinned_and_causes_a_warning(service: ApiService) -> None:
     service.buckets.contents[ONE] = None
-    work = await made(service, CUSTOM_JOBS, custom_job(package(packageUris=[ONE, TWO])))
+    work = await create_work(service, CUSTOM_JOBS, custom_job(package(packageUris=[ONE, TWO])))
     assert pins(work) == {(JobPackage(ONE), JobPackage(TWO, sha256(TWO)))}
     timeline = (await service.call("GET", f"/trainshed/v1/jobs/{work.uid}/timeline")).body.decode()
     assert (
@@ -93,13 +93,13 @@ async def test_staged_package_must_match_the_digest_in_its_path(service: ApiServ
     uri = f"gs://bucket/{staged_name(digest, 'task-0.1-py3-none-any.whl')}"
     job = custom_job(package(packageUris=[uri]))
     service.buckets.contents[uri] = "mine"
-    assert pins(await made(service, CUSTOM_JOBS, job)) == {(JobPackage(uri, digest),)}
+    assert pins(await create_work(service, CUSTOM_JOBS, job)) == {(JobPackage(uri, digest),)}
     service.buckets.contents[uri] = "theirs"
     message = await refusal(service, job)
     assert uri in message and digest_in(uri) in message and sha256("theirs") in message
     # The package does not exist yet, and its later contents are checked.
     service.buckets.contents[uri] = None
-    work = await made(service, CUSTOM_JOBS, job)
+    work = await create_work(service, CUSTOM_JOBS, job)
     assert pins(work) == {(JobPackage(uri, digest_in(uri)),)}
     assert isinstance(work, Job) and not work.spec.warnings
 
@@ -114,9 +114,9 @@ def test_only_digests_in_staging_paths_pin_a_package(digits: int) -> None:
 async def test_copied_job_keeps_the_package_pins_of_its_original(service: ApiService) -> None:
     """This applies to retry and clone, to both APIs, and to copies of copies."""
     body = custom_job(package(packageUris=[ONE]))
-    first = await made(service, CUSTOM_JOBS, body)
+    first = await create_work(service, CUSTOM_JOBS, body)
     copy = copy_of(Api.VERTEX, body, 0, str(first.uid))
-    second = await made(service, CUSTOM_JOBS, copy)
+    second = await create_work(service, CUSTOM_JOBS, copy)
     again = copy_of(Api.VERTEX, body, 0, str(second.uid))
     service.buckets.contents[ONE] = "theirs"
     message = await refusal(service, copy)
@@ -124,17 +124,19 @@ async def test_copied_job_keeps_the_package_pins_of_its_original(service: ApiSer
     assert ONE in await refusal(service, again)
     # The bucket has lost the package. The job reports that when it installs, and the pin is still known.
     service.buckets.contents[ONE] = None
-    assert pins(await made(service, CUSTOM_JOBS, again)) == {(JobPackage(ONE, sha256(ONE)),)}
+    assert pins(await create_work(service, CUSTOM_JOBS, again)) == {(JobPackage(ONE, sha256(ONE)),)}
     # A new job uses the new contents, as does a clone with `--label trainshed-copy-of=`.
     service.buckets.contents[ONE] = "new"
     for fresh in (body, {**body, "labels": {"trainshed-copy-of": ""}}):
-        assert pins(await made(service, CUSTOM_JOBS, fresh)) == {(JobPackage(ONE, sha256("new")),)}
+        assert pins(await create_work(service, CUSTOM_JOBS, fresh)) == {
+            (JobPackage(ONE, sha256("new")),)
+        }
 
 
 @pytest.mark.parametrize("uid", ["5", "none", "9" * 30])
 async def test_copy_of_a_missing_or_foreign_job_is_rejected(service: ApiService, uid: str) -> None:
     """The error does not reveal jobs of other projects."""
-    theirs = await made(
+    theirs = await create_work(
         service, CUSTOM_JOBS.replace("p1", "p2"), custom_job(package(packageUris=[ONE]))
     )
     for wanted in (uid, str(theirs.uid)):

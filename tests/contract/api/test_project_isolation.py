@@ -12,7 +12,7 @@ import pytest
 from tests.contract.api import test_datasets
 from tests.contract.api.api_service import Answer, ApiService
 from tests.contract.api.fake_advisor import OWN, SPEC
-from tests.contract.api.test_matrix import MISSING, served
+from tests.contract.api.test_matrix import MISSING, served_methods
 from tests.contract.api.test_matrix import service as service  # noqa: PLC0414  a fixture
 from tests.people import known
 from tests.unit.specs_requests import custom_job, ml_job
@@ -81,11 +81,11 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     statements: list[str] = []
     read_one_state = Snapshots._on_snapshot  # pyright: ignore[reportPrivateUsage]
 
-    def noted(self: Snapshots, connection: sqlite3.Connection, read: Any) -> Any:
+    def trace_and_read(self: Snapshots, connection: sqlite3.Connection, read: Any) -> Any:
         connection.set_trace_callback(statements.append)
         return read_one_state(self, connection, read)
 
-    monkeypatch.setattr(Snapshots, "_on_snapshot", noted)
+    monkeypatch.setattr(Snapshots, "_on_snapshot", trace_and_read)
     return statements
 
 
@@ -94,7 +94,7 @@ def paths(
 ) -> Iterator[tuple[str, str, str]]:
     """Return (verb, path of an existing resource, path of a missing one) for every method about a
     part of a project."""
-    for _, verb, template in served(service):
+    for _, verb, template in served_methods(service):
         path, colon, custom = template.partition(":")
         segments = path.split("/")
         if "projects" not in segments or "*" not in segments:
@@ -113,7 +113,7 @@ def paths(
         yield verb, "/".join(full) + colon + custom, "/".join(empty) + colon + custom
 
 
-def anonymized(answer: Answer, there: dict[str, str]) -> tuple[int, str]:
+def replace_ids(answer: Answer, there: dict[str, str]) -> tuple[int, str]:
     """Return the answer with the IDs of the request replaced."""
     text = answer.body.decode()
     for id_ in sorted({*there.values()}, key=len, reverse=True):
@@ -138,7 +138,7 @@ async def test_no_method_reveals_resources_of_another_project(
             for url in asks:
                 reads.clear()
                 answer = await service.call(verb, url, body, token=ana)
-                answers.append((*anonymized(answer, there), len(reads)))
+                answers.append((*replace_ids(answer, there), len(reads)))
             refused = project == "vision" or answers[0][0] in (400, 403)
             if len({*answers}) > 1 or SECRET in str(answers) or not refused:
                 leaks.append((verb, path, answers))
@@ -237,7 +237,7 @@ async def test_references_in_requests_reveal_no_resources_of_another_project(
         made = custom_job()
         return {**made, "jobSpec": {**made["jobSpec"], **fields}}
 
-    def piped(**fields: Any) -> dict[str, Any]:
+    def pipeline_with(**fields: Any) -> dict[str, Any]:
         return pipeline(trainingTaskInputs=inputs(), modelToUpload={"displayName": "m"}, **fields)
 
     def asks(id_: dict[str, str]) -> Iterator[tuple[str, str, Any]]:
@@ -246,9 +246,9 @@ async def test_references_in_requests_reveal_no_resources_of_another_project(
         copied = {"labels": {"trainshed-copy-of": id_["customJobs"]}}
         yield "POST", f"{vision}/customJobs", custom_job() | copied
         model = f"{theirs}/models/{id_['models']}"
-        yield "POST", f"{vision}/trainingPipelines", piped(parentModel=model)
+        yield "POST", f"{vision}/trainingPipelines", pipeline_with(parentModel=model)
         data = {"datasetId": id_["datasets"], "fractionSplit": {"trainingFraction": 1}}
-        yield "POST", f"{vision}/trainingPipelines", piped(inputDataConfig=data)
+        yield "POST", f"{vision}/trainingPipelines", pipeline_with(inputDataConfig=data)
         yield "POST", f"{vision}/models:upload", {"model": {}, "parentModel": model}
         yield "POST", f"{vision}/models:copy", {"sourceModel": model}
         for key, value in (("labels", id_["customJobs"]), ("resource.labels", id_["jobs"])):
@@ -267,7 +267,7 @@ async def test_references_in_requests_reveal_no_resources_of_another_project(
     leaks: list[object] = []
     for wanted, other in zip(asks(there), asks(empty), strict=True):
         answers = [
-            anonymized(await service.call(*ask, token=ana), there) for ask in (wanted, other)
+            replace_ids(await service.call(*ask, token=ana), there) for ask in (wanted, other)
         ]
         answers = [(status, re.sub(r"\d{4,}", MISSING, text)) for status, text in answers]
         if answers[0] != answers[1] or SECRET in str(answers):

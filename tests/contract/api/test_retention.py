@@ -32,7 +32,7 @@ def timer(service: ApiService, days: int) -> RetentionTimer:
     )
 
 
-async def created(service: ApiService) -> str:
+async def create_job(service: ApiService) -> str:
     """Create a job with a line in its log, and return its name."""
     answer = await service.call("POST", f"{LOCATION}/customJobs", custom_job())
     name: str = answer.json["name"]
@@ -42,7 +42,7 @@ async def created(service: ApiService) -> str:
 
 async def over(service: ApiService) -> str:
     """Create such a job that ends now, and return its name."""
-    name = await created(service)
+    name = await create_job(service)
     await service.update_job(name, state=JobState.CANCELLED, ended=service.clock)
     return name
 
@@ -56,7 +56,7 @@ def logs(service: ApiService) -> list[str]:
 
 
 async def test_jobs_are_deleted_after_their_retention_period(service: ApiService) -> None:
-    runs, old = await created(service), await over(service)
+    runs, old = await create_job(service), await over(service)
     mine = await service.result("POST", "/v1/projects/p1/jobs", ml_job(job_id="mine"))
     await service.update_job("projects/p1/jobs/mine", state=JobState.CANCELLED, ended=service.clock)
     assert mine["jobId"] == "mine"
@@ -73,7 +73,7 @@ async def test_jobs_are_deleted_after_their_retention_period(service: ApiService
 
 
 async def test_child_jobs_are_deleted_only_together_with_their_parent(service: ApiService) -> None:
-    parent = await created(service)
+    parent = await create_job(service)
     made = await _made_by(service, parent)
     await service.update_job(made, state=JobState.SUCCEEDED, ended=service.clock)
     service.clock += 50 * DAY
@@ -85,7 +85,7 @@ async def test_child_jobs_are_deleted_only_together_with_their_parent(service: A
     await kept.run_pass()
     assert service.services.meters.deleted_jobs == 2
     assert [await status(service, name) for name in (parent, made)] == [404, 404]
-    parent = await created(service)
+    parent = await create_job(service)
     made = await _made_by(service, parent)
     for name in (made, parent):
         await service.update_job(name, state=JobState.SUCCEEDED, ended=service.clock)

@@ -58,7 +58,7 @@ async def key_file(service: ApiService, email: str = EMAIL) -> dict[str, Any]:
     return json.loads(base64.b64decode(answer.json["privateKeyData"]))
 
 
-def signed(file: dict[str, Any], /, **claims: Any) -> str:
+def sign_token(file: dict[str, Any], /, **claims: Any) -> str:
     """Return a token signed like Google's libraries do. A claim of None is omitted."""
     header = {"alg": "RS256", "kid": file["private_key_id"]}
     names = {"iss": EMAIL, "sub": EMAIL, "aud": AUDIENCE, **LIVES, **claims}
@@ -72,7 +72,7 @@ async def exchange(service: ApiService, assertion: str) -> Answer:
 
 
 async def access_token(service: ApiService, file: dict[str, Any]) -> str:
-    assertion = signed(file, sub=None, aud="https://oauth2.googleapis.com/token", scope="all")
+    assertion = sign_token(file, sub=None, aud="https://oauth2.googleapis.com/token", scope="all")
     return (await exchange(service, assertion)).json["access_token"]
 
 
@@ -84,7 +84,7 @@ async def test_service_account_key_grants_the_accounts_rights(service: ApiServic
     """The client can exchange a token or sign one itself."""
     file = await key_file(service)
     assert file["token_uri"] == "http://trainshed.example/token"
-    for token in (await access_token(service, file), signed(file)):
+    for token in (await access_token(service, file), sign_token(file)):
         assert await may(service, token)
         whoami = await service.call("GET", "/trainshed/v1/whoami", token=token)
         assert whoami.json["email"] == EMAIL
@@ -156,12 +156,14 @@ async def test_tokens_of_deleted_key_or_disabled_account_are_rejected(service: A
     principal = service.tokens.authenticate(f"Bearer {program}")
     await service.call("POST", f"{ACCOUNT}:disable", {})
     assert not service.tokens.is_valid(principal), "what goes on for it ends"
-    assert [await may(service, taken) for taken in (token, signed(file), program)] == [False] * 3
-    assert (await exchange(service, signed(file))).json["error"] == "invalid_grant"
+    assert [await may(service, taken) for taken in (token, sign_token(file), program)] == [
+        False
+    ] * 3
+    assert (await exchange(service, sign_token(file))).json["error"] == "invalid_grant"
     await service.call("POST", f"{ACCOUNT}:enable", {})
     assert await may(service, token) and await may(service, program)
     await service.call("DELETE", f"{ACCOUNT}/keys/{file['private_key_id']}")
-    assert not await may(service, token) and not await may(service, signed(file))
+    assert not await may(service, token) and not await may(service, sign_token(file))
     other, lent = (
         await key_file(service),
         (await service.call("POST", GENERATE_TOKEN, {})).json["accessToken"],
@@ -170,11 +172,13 @@ async def test_tokens_of_deleted_key_or_disabled_account_are_rejected(service: A
     await service.call("DELETE", ACCOUNT)
     assert not await may(service, program)
     await service.call("POST", ACCOUNTS, {"accountId": "trainer"})
-    for former in (signed(other), lent, program):
+    for former in (sign_token(other), lent, program):
         assert (await service.call("GET", JOBS, token=former)).status == 401
     later = replace(job, job_uid=(service.clock // 10**6 + 1) << 22)
     assert await may(service, service.jobs.mint(later)[0])
-    assert (await service.call("GET", JOBS, token=signed(await key_file(service)))).status == 403
+    assert (
+        await service.call("GET", JOBS, token=sign_token(await key_file(service)))
+    ).status == 403
 
 
 async def test_job_with_disabled_or_deleted_account_is_rejected(service: ApiService) -> None:
@@ -264,8 +268,8 @@ async def test_deleted_account_is_removed_from_bucket_policies(
 
 async def test_token_lifetime_is_at_most_an_hour(service: ApiService) -> None:
     file = await key_file(service)
-    token, own = await access_token(service, file), signed(file)
-    half = signed(file, exp=NOW + 60.5, aud=None, scope="any")
+    token, own = await access_token(service, file), sign_token(file)
+    half = sign_token(file, exp=NOW + 60.5, aud=None, scope="any")
     bearer = account_tokens.read(half, b"", service.services.access.book, NOW, Hosts(()))
     assert isinstance(bearer.expires, int), "sessions keep it"
     for wrong in (
@@ -277,7 +281,7 @@ async def test_token_lifetime_is_at_most_an_hour(service: ApiService) -> None:
         {"exp": "soon"},
         {"exp": float("inf")},
     ):
-        assert not await may(service, signed(file, **wrong)), wrong
+        assert not await may(service, sign_token(file, **wrong)), wrong
     service.clock += 3_601 * 10**9
     assert not await may(service, token)
     service.clock += 60 * 10**9
@@ -292,16 +296,16 @@ async def test_forged_tokens_are_rejected(service: ApiService) -> None:
     kid = file["private_key_id"]
     [key] = service.services.access.book.keys.values()
 
-    def encoded(part: object) -> str:
+    def encode(part: object) -> str:
         return base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
 
     ours = {**claims, "key": kid, "by": "", "aud": AUDIENCE}
     as_secret = OctKey.import_key(base64.b64encode(key.public.encode()))
-    real = signed(file)
+    real = sign_token(file)
     head, body, signature = real.split(".")
     forged = {
-        "none": f"{encoded({'alg': 'none', 'kid': kid})}.{body}.",
-        "none with a signature": f"{encoded({'alg': 'none', 'kid': kid})}.{body}.{signature}",
+        "none": f"{encode({'alg': 'none', 'kid': kid})}.{body}.",
+        "none with a signature": f"{encode({'alg': 'none', 'kid': kid})}.{body}.{signature}",
         "public key as secret": jwt.encode({"alg": "HS256", "kid": kid}, ours, as_secret),
         "other algorithm": jwt.encode(
             {"alg": "RS512", "kid": kid}, claims, own, algorithms=["RS512"]
@@ -310,11 +314,11 @@ async def test_forged_tokens_are_rejected(service: ApiService) -> None:
             {"alg": "RS256", "kid": kid}, {**claims, "aud": AUDIENCE}, RSAKey.generate_key(2048)
         ),
         "no kid": jwt.encode({"alg": "RS256"}, {**claims, "aud": AUDIENCE}, own),
-        "other account": signed(file, iss="else@p1.iam.gserviceaccount.com"),
-        "other subject": signed(file, sub="owner@trainshed.local"),
-        "issuer in a list": signed(file, iss=[EMAIL]),
-        "changed": f"{head}.{encoded({**claims, 'sub': 'owner@trainshed.local'})}.{signature}",
-        "for nobody": signed(file, aud=None),
+        "other account": sign_token(file, iss="else@p1.iam.gserviceaccount.com"),
+        "other subject": sign_token(file, sub="owner@trainshed.local"),
+        "issuer in a list": sign_token(file, iss=[EMAIL]),
+        "changed": f"{head}.{encode({**claims, 'sub': 'owner@trainshed.local'})}.{signature}",
+        "for nobody": sign_token(file, aud=None),
         "no token": f"{head}.{head}.{head}",
         "embedded key": jwt.encode(
             {"alg": "RS256", "kid": "mine", "jwk": own.as_dict(private=False)}, claims, own
@@ -337,7 +341,7 @@ async def test_token_for_another_audience_is_rejected(service: ApiService) -> No
     other = (*other, "https://192.0.2.7/token", "https://[2001:db8::7]/", "https://8.8.8.8:443/")
     other = (*other, "https://else.example/?//trainshed.example/", "https://@localhost/", 7)
     for audience in (*own, *other):
-        token = signed(file, aud=audience)
+        token = sign_token(file, aud=audience)
         assert await may(service, token) == (audience in own), audience
         assert ((await exchange(service, token)).status == 200) == (audience in own), audience
 
@@ -393,7 +397,7 @@ async def test_impersonated_token_ends_with_the_impersonators_access(service: Ap
         (helper, "POST", f"{ACCOUNTS}/{helper}:disable"),
     ):
         own = known(service.tokens, borrower, creator, "p1")
-        own = signed(file, iss=helper, sub=helper) if "/keys/" in path else own
+        own = sign_token(file, iss=helper, sub=helper) if "/keys/" in path else own
         lent = (await service.call("POST", GENERATE_TOKEN, {}, token=own)).json["accessToken"]
         assert await may(service, lent)
         assert (await service.call("POST", GENERATE_TOKEN, {}, token=lent)).status == 400

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import force_setattr
 
 from tests.contract.api.api_service import ADDRESS, LOCATION, SECOND, START
-from tests.contract.api.fake_shells import ApiServiceWithShells, Socket, connected
-from tests.contract.api.test_tuning_jobs import created
+from tests.contract.api.fake_shells import ApiServiceWithShells, Socket, connect
+from tests.contract.api.test_tuning_jobs import create_tuning_job
 from tests.people import known
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import container, custom_job, ml_job, package, pool
@@ -67,7 +67,7 @@ async def shell(
 ) -> AsyncGenerator[Socket]:
     """Open a connection that requests a shell, with a new ticket if no token is passed."""
     token = token or (await service.result("POST", f"{JOB}:shell", {}))["token"]
-    async with connected(service.app) as socket:
+    async with connect(service.app) as socket:
         socket.say(token=token, **order)
         yield socket
 
@@ -103,7 +103,7 @@ async def test_shell_is_opened_used_and_recorded_in_the_timeline(
     await running(service, web_access=False)
     ticket = await service.result("POST", f"{JOB}:shell", {"replica": "worker 0"})
     assert (ticket["replica"], ticket["task"]) == ("workerpool1-0", "workerpool1-0")
-    async with connected(service.app) as socket:
+    async with connect(service.app) as socket:
         socket.say(token=ticket["token"], rows=50, columns=132, term="tmux", label="my $(job)")
         assert await socket.next() == {"title": "workerpool1-0, job"}
         ((uid, attempt, replica, incarnation, wish),) = service.shells.opened
@@ -182,17 +182,17 @@ async def test_stolen_page_cookie_opens_only_its_page_for_limited_time(
     page, cookie = await open_page(service, job.uid, "page", bo)
     web, owners = await open_page(service, job.uid, "web")
 
-    async def answered(*headers: tuple[str, str]) -> int:
+    async def status_with(*headers: tuple[str, str]) -> int:
         return (await service.call("GET", "/;reboot", token=None, headers=headers)).status
 
-    assert await answered(page, cookie) == 503, "it leads to the job, where nothing answers"
-    assert (await answered(web, cookie), await answered(cookie)) == (403, 404)
+    assert await status_with(page, cookie) == 503, "it leads to the job, where nothing answers"
+    assert (await status_with(web, cookie), await status_with(cookie)) == (403, 404)
     service.tokens.replace(service.tokens.book.without_tokens([digest_of(bo)]))
-    assert (await answered(page, cookie), await answered(web, owners)) == (403, 503)
+    assert (await status_with(page, cookie), await status_with(web, owners)) == (403, 503)
     await service.result("PATCH", f"/v1/{name}?updateMask=labels", {"labels": {}})
-    assert await answered(web, owners) == 404
+    assert await status_with(web, owners) == 404
     service.clock += LIFETIME
-    assert await answered(web, owners) == 403
+    assert await status_with(web, owners) == 403
     assert len(service.shells.opened) == 2
 
 
@@ -214,7 +214,7 @@ async def test_ticket_is_valid_once_and_for_one_minute(service: ApiServiceWithSh
         await socket.next()
     service.clock += TICKET_LIFETIME
     for token in (used, late, "guessed", ""):
-        async with connected(service.app) as socket:
+        async with connect(service.app) as socket:
             socket.say(token=token)
             assert "ticket" in (await socket.next())["error"]
             assert await socket.next() is None
@@ -225,7 +225,7 @@ async def test_ticket_is_valid_once_and_for_one_minute(service: ApiServiceWithSh
 async def test_malformed_shell_request_returns_an_error_message(
     service: ApiServiceWithShells,
 ) -> None:
-    async with connected(service.app) as socket:
+    async with connect(service.app) as socket:
         socket.sent.put_nowait({"type": "websocket.receive", "text": "[" * 20_000})
         # Python 3.14 parses a document that earlier versions reject as too deeply nested.
         assert "Invalid JSON payload" in (await socket.next())["error"]
@@ -355,7 +355,7 @@ async def test_running_trials_have_web_access_uris(
     """facts/resources: trial 1 is running, trial 2 has not started."""
     spec = tuning_job()["trialJobSpec"] | {"enableWebAccess": asked_for}
     spec |= {"enableDashboardAccess": asked_for}
-    name = await created(service, trialJobSpec=spec)
+    name = await create_tuning_job(service, trialJobSpec=spec)
     study, running = StudyUid(int(name.rpartition("/")[2])), TrialState.ACTIVE
     trials = (
         Trial(study, 1, running, (), START, job=JobUid(71), started=START),

@@ -42,14 +42,16 @@ def pipeline_body(task_inputs: Any = None, **changes: Any) -> dict[str, Any]:
     return pipeline(trainingTaskInputs=inputs() if task_inputs is None else task_inputs, **changes)
 
 
-async def created(service: ApiService, task_inputs: Any = None, **changes: Any) -> dict[str, Any]:
+async def create_pipeline(
+    service: ApiService, task_inputs: Any = None, **changes: Any
+) -> dict[str, Any]:
     return await service.result("POST", PIPELINES, pipeline_body(task_inputs, **changes))
 
 
 async def test_created_pipeline_has_a_custom_job(service: ApiService) -> None:
     """facts/resources#pipelines: the state is PENDING from the start. The SDK follows
     metadata.backingCustomJob."""
-    view = await created(service, labels={"team": "a"})
+    view = await create_pipeline(service, labels={"team": "a"})
     assert view["name"] == f"{PLACE}/trainingPipelines/1000"
     assert view["state"] == "PIPELINE_STATE_PENDING"
     assert view["createTime"] == "2025-10-09T08:53:20Z"
@@ -70,7 +72,7 @@ async def test_created_pipeline_has_a_custom_job(service: ApiService) -> None:
 async def test_task_inputs_are_accepted_in_the_sdks_mixed_spellings(service: ApiService) -> None:
     """spec/clients#task-inputs, facts/packaging#measured: the inputs are parsed as a CustomJobSpec
     and returned unchanged."""
-    view = await created(service, SDK_INPUTS)
+    view = await create_pipeline(service, SDK_INPUTS)
     assert view["trainingTaskInputs"] == SDK_INPUTS
     child = await service.result("GET", f"/v1/{PLACE}/customJobs/1001")
     (only,) = child["jobSpec"]["workerPoolSpecs"]
@@ -80,7 +82,7 @@ async def test_task_inputs_are_accepted_in_the_sdks_mixed_spellings(service: Api
 
 
 async def test_pipeline_with_tuning_task_creates_a_tuning_job(service: ApiService) -> None:
-    view = await created(service, tuning_inputs(), trainingTaskDefinition=TUNING)
+    view = await create_pipeline(service, tuning_inputs(), trainingTaskDefinition=TUNING)
     name = f"{PLACE}/hyperparameterTuningJobs/1001"
     assert view["trainingTaskMetadata"] == {"backingHyperparameterTuningJob": name}
     child = await service.result("GET", f"/v1/{name}")
@@ -95,7 +97,7 @@ async def test_pipeline_with_tuning_task_creates_a_tuning_job(service: ApiServic
 
 async def test_finished_pipeline_contains_its_uploaded_model(service: ApiService) -> None:
     """The SDK reads model_to_upload.name and version_id."""
-    view = await created(service, modelToUpload=MODEL)
+    view = await create_pipeline(service, modelToUpload=MODEL)
     assert "name" not in view["modelToUpload"]
     model = ModelName("p1", "us-central1", "m")
     await service.update_job(
@@ -136,30 +138,30 @@ async def test_existing_model_id_is_rejected_before_the_training(service: ApiSer
     elsewhere = PIPELINES.replace("/p1/", "/p2/")
     version = pipeline_body(modelToUpload=MODEL, parentModel=f"{PLACE}/models/m1")
     assert set(violations(await service.call("POST", elsewhere, version))) == {"parent_model"}
-    view = await created(service, modelToUpload=MODEL, parentModel=f"{PLACE}/models/m1")
+    view = await create_pipeline(service, modelToUpload=MODEL, parentModel=f"{PLACE}/models/m1")
     assert view["parentModel"] == f"{PLACE}/models/m1"
 
 
 async def test_pipelines_are_filtered_by_state_and_task(service: ApiService) -> None:
     """facts/resources#vertex: the filter training_task_definition is supported too."""
-    custom = (await created(service))["name"]
-    tuned = (await created(service, tuning_inputs(), trainingTaskDefinition=TUNING))["name"]
+    custom = (await create_pipeline(service))["name"]
+    tuned = (await create_pipeline(service, tuning_inputs(), trainingTaskDefinition=TUNING))["name"]
 
-    async def found(filter_: str) -> list[str]:
+    async def list_names(filter_: str) -> list[str]:
         answer = await service.result("GET", f"{PIPELINES}?filter={filter_}")
         return [resource["name"] for resource in answer.get("trainingPipelines", [])]
 
-    assert await found("") == [tuned, custom]
-    assert await found(f'training_task_definition="{CUSTOM}"') == [custom]
-    assert await found('trainingTaskDefinition:"*hyperparameter*"') == [tuned]
-    assert await found('state="PIPELINE_STATE_PENDING"') == [tuned, custom]
-    assert await found('state!="PIPELINE_STATE_PENDING"') == []
+    assert await list_names("") == [tuned, custom]
+    assert await list_names(f'training_task_definition="{CUSTOM}"') == [custom]
+    assert await list_names('trainingTaskDefinition:"*hyperparameter*"') == [tuned]
+    assert await list_names('state="PIPELINE_STATE_PENDING"') == [tuned, custom]
+    assert await list_names('state!="PIPELINE_STATE_PENDING"') == []
     answer = await service.call("GET", f"{PIPELINES}?filter=state=JOB_STATE_RUNNING")
     assert set(violations(answer)) == {"filter"}
 
 
 async def test_pipeline_is_cancelled_and_then_deleted(service: ApiService) -> None:
-    name = (await created(service))["name"]
+    name = (await create_pipeline(service))["name"]
     assert await service.result("POST", f"/v1/{name}:cancel") == {}
     live = await service.store.ledger.load(JobUid(1000))
     assert live is not None and len(live.intents) == 1

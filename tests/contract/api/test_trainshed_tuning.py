@@ -29,7 +29,7 @@ from trainshed.store.port import NewWork
 OURS = "/trainshed/v1/jobs"
 
 
-async def created(service: ApiService, **changes: Any) -> str:
+async def create_tuning_job(service: ApiService, **changes: Any) -> str:
     """Create a tuning job and return its name. Its uid is 1000 in a new service."""
     return (
         await service.result("POST", f"{LOCATION}/hyperparameterTuningJobs", tuning_job(**changes))
@@ -91,14 +91,14 @@ def loss(step: int, value: float) -> Measurement:
     return Measurement((("loss", value),), step, step * SECOND)
 
 
-async def listed(service: ApiService, query: str) -> list[dict[str, Any]]:
+async def list_jobs(service: ApiService, query: str) -> list[dict[str, Any]]:
     return (await service.result("GET", f"{OURS}?{query}"))["jobs"]
 
 
 async def test_outlook_needs_a_tuning_job_and_the_right_to_read_its_trials(
     service: ApiService,
 ) -> None:
-    await start_trials(service, await created(service), 71)
+    await start_trials(service, await create_tuning_job(service), 71)
     path = f"{OURS}/1000/outlook?parameter=x"
     assert "measured 0 so far" in (await service.result("GET", path))["reason"]
     refused = await service.call("GET", f"{OURS}/71/outlook?parameter=x")
@@ -117,7 +117,7 @@ async def test_metric_filter_uses_best_trial_or_the_pipelines_job(
     service: ApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainshed.api.trainshed_v1.jobs._METRIC_TIME_LIMIT", 60.0)
-    name = await created(service)
+    name = await create_tuning_job(service)
     await start_trials(service, name, 71)
     await store_measurements(
         service, name, await trial_of(service, 1000, 1), loss(3, 0.25), over=True
@@ -130,32 +130,32 @@ async def test_metric_filter_uses_best_trial_or_the_pipelines_job(
         int(uid), "workerpool0-0", (START, "epoch 1/3 loss: 0.5 - val_accuracy: 0.75")
     )
 
-    async def shown(bound: str) -> list[tuple[str, str, list[float]]]:
-        jobs = await listed(service, f"project=p1&trend=true&metric={quote(bound)}")
+    async def list_trends(bound: str) -> list[tuple[str, str, list[float]]]:
+        jobs = await list_jobs(service, f"project=p1&trend=true&metric={quote(bound)}")
         return [(job["kind"], job["trend"]["measure"], job["trend"]["values"]) for job in jobs]
 
     best = ("tuning", "loss", [0.25])
-    assert await shown("loss<1") == [("pipeline", "loss", [0.5]), best]
-    assert await shown("loss<0.3") == [best]
-    assert await shown("val_accuracy>0.5") == [("pipeline", "accuracy", [0.75])]
+    assert await list_trends("loss<1") == [("pipeline", "loss", [0.5]), best]
+    assert await list_trends("loss<0.3") == [best]
+    assert await list_trends("val_accuracy>0.5") == [("pipeline", "accuracy", [0.75])]
     await service.update_job(
         name, best=9
     )  # Use a trial that does not exist, as if it had been deleted.
-    assert [kind for kind, *_ in await shown("loss<1")] == ["pipeline"]
+    assert [kind for kind, *_ in await list_trends("loss<1")] == ["pipeline"]
 
 
 async def test_job_list_contains_top_level_jobs_or_children_of_a_parent(
     service: ApiService,
 ) -> None:
-    name = await created(service)
+    name = await create_tuning_job(service)
     jobs = await start_trials(service, name, 71, 72, 73)
     assert (await service.call("POST", f"{LOCATION}/customJobs", custom_job())).status == 200
     body = pipeline(trainingTaskInputs=inputs())
     assert (await service.call("POST", f"{LOCATION}/trainingPipelines", body)).status == 200
-    top = await listed(service, "project=p1")
+    top = await list_jobs(service, "project=p1")
     expected = [("pipeline", ""), ("custom", ""), ("tuning", "")]
     assert [(job["kind"], job["parent"]) for job in top] == expected
-    below = await listed(service, f"parent={quote(name, safe='')}")
+    below = await list_jobs(service, f"parent={quote(name, safe='')}")
     assert [(job["name"], job["parent"], job["trial"]) for job in below] == [
         (job, name, number) for number, job in reversed(list(enumerate(jobs, 1)))
     ]
@@ -169,13 +169,13 @@ async def test_job_list_contains_top_level_jobs_or_children_of_a_parent(
         assert (body.status, "page" in body.error["message"].lower()) == (400, True)
     # Both values are states of jobs: a pipeline that waits for its job is PREPARING.
     assert top[0]["state"] == "PREPARING"
-    assert [job["kind"] for job in await listed(service, "project=p1&state=preparing")] == [
+    assert [job["kind"] for job in await list_jobs(service, "project=p1&state=preparing")] == [
         "pipeline"
     ]
 
 
 async def test_describe_shows_the_search_and_its_trials(service: ApiService) -> None:
-    name = await created(service, labels={"team": "a"})
+    name = await create_tuning_job(service, labels={"team": "a"})
     first, second = await start_trials(service, name, 71, 72)
     await service.run(first)
     service.write_log(71, "workerpool0-0", (START, "epoch 1/3 loss: 0.5"))
@@ -230,7 +230,7 @@ async def test_describe_shows_the_search_and_its_trials(service: ApiService) -> 
 
 
 async def test_describe_shows_why_the_first_trial_waits(service: ApiService) -> None:
-    name = await created(service)
+    name = await create_tuning_job(service)
     assert (await service.result("GET", f"{OURS}/1000"))["waits"] == [
         "Waiting for the next trial suggestion."
     ]
@@ -244,7 +244,7 @@ async def test_describe_shows_why_the_first_trial_waits(service: ApiService) -> 
 
 
 async def test_describe_shows_causes_of_a_failed_search_and_its_trial(service: ApiService) -> None:
-    name = await created(service)
+    name = await create_tuning_job(service)
     await start_trials(service, name, 71)
     trial = await trial_of(service, 1000, 1)
     error = JobError(3, "Trial 1 failed.", cause="trials", reason="no metric")
@@ -289,7 +289,7 @@ async def test_ml_tuning_job_shows_its_trials_as_ml_jobs(service: ApiService) ->
 
 
 async def test_watch_sends_a_tuning_job_when_it_or_a_trial_changes(service: ApiService) -> None:
-    name = await created(service)
+    name = await create_tuning_job(service)
     async with service.stream(f"{OURS}/1000/watch") as lines:
         assert (await lines.next())["trials"] == []
         (job,) = await start_trials(service, name, 71)
@@ -322,7 +322,7 @@ async def test_replica_command_on_tuning_job_suggests_a_trials_job(
     service: ApiService, method: str, path: str
 ) -> None:
     """spec/operations#drills: only jobs with replicas of their own support drills."""
-    name = await created(service)
+    name = await create_tuning_job(service)
     answer = await service.call(method, f"{OURS}/1000{path}", {"kind": "kill"})
     assert (answer.status, answer.error["status"]) == (400, "FAILED_PRECONDITION")
     assert "No trial has started yet" in answer.error["message"]
@@ -358,7 +358,7 @@ async def test_explain_of_a_tuning_job_explains_one_trial(service: ApiService) -
         "POST", f"{OURS}:explain", {**bad, "job": tuning_job(maxTrialCount=0)}
     )
     assert "max_trial_count" in refused.error["message"]
-    assert await listed(service, "project=p1") == []
+    assert await list_jobs(service, "project=p1") == []
 
 
 async def test_pipeline_watch_and_logs_follow_its_job(service: ApiService) -> None:

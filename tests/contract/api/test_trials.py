@@ -33,7 +33,9 @@ async def suggest(service: ApiService, path: str, client: str = "a", count: int 
     return await service.call("POST", f"{path}/trials:suggest", body)
 
 
-async def suggested(service: ApiService, path: str, client: str = "a", count: int = 1) -> list[Any]:
+async def suggest_trials(
+    service: ApiService, path: str, client: str = "a", count: int = 1
+) -> list[Any]:
     return (await suggest(service, path, client, count)).json["response"].get("trials", [])
 
 
@@ -77,14 +79,14 @@ async def test_suggestion_is_a_finished_operation_that_can_be_polled(service: Ap
 async def test_client_gets_its_pending_trial_again(service: ApiService) -> None:
     """Google's documentation: a client gets the identical trial while it is pending."""
     path = await study(service)
-    (first,) = await suggested(service, path, "a")
+    (first,) = await suggest_trials(service, path, "a")
     first = (await measure(service, first["name"], 0.5)).json
-    (again,) = await suggested(service, path, "a")
-    (other,) = await suggested(service, path, "b")
+    (again,) = await suggest_trials(service, path, "a")
+    (other,) = await suggest_trials(service, path, "b")
     assert again == first
     assert other["id"] == "2"
     await service.call("POST", f"/v1/{first['name']}:complete", FINAL)
-    (next_one,) = await suggested(service, path, "a")
+    (next_one,) = await suggest_trials(service, path, "a")
     assert next_one["id"] == "3"
 
 
@@ -141,26 +143,26 @@ async def test_number_of_trials_of_a_study_is_limited(service: ApiService) -> No
     trial still gets that trial."""
     add_advisor(service, max_study_trials=2)
     path = await study(service)
-    await suggested(service, path, "a", 2)
+    await suggest_trials(service, path, "a", 2)
     full = await suggest(service, path, "b")
     assert "the maximum of 2 trials" in precondition(full)
     assert "the maximum of 2 trials" in precondition(
         await service.call("POST", f"{path}/trials", OWN)
     )
-    assert len(await suggested(service, path, "a", 5)) == 2
+    assert len(await suggest_trials(service, path, "a", 5)) == 2
     await service.call("DELETE", f"{path}/trials/1")
-    assert [trial["id"] for trial in await suggested(service, path, "b")] == ["3"]
+    assert [trial["id"] for trial in await suggest_trials(service, path, "b")] == ["3"]
 
 
 async def test_finished_study_suggests_only_pending_trials(service: ApiService) -> None:
     path = await study(service)
-    await suggested(service, path, "a")
+    await suggest_trials(service, path, "a")
     name = StudyName.parse(path.removeprefix("/v1/"))
     await service.store.studies.change(
         name,
         lambda study: replace(study, state=StudyState.COMPLETED, inactive_reason="all was tried"),
     )
-    assert [trial["id"] for trial in await suggested(service, path, "a", 3)] == ["1"]
+    assert [trial["id"] for trial in await suggest_trials(service, path, "a", 3)] == ["1"]
     other = await suggest(service, path, "b")
     assert "is COMPLETED (all was tried)" in precondition(other)
 
@@ -170,7 +172,7 @@ async def test_finished_study_suggests_only_pending_trials(service: ApiService) 
 
 async def test_measurements_are_ordered_and_equal_steps_are_replaced(service: ApiService) -> None:
     """facts/resources#trials: measurements are ordered by (steps, elapsed time)."""
-    (trial,) = await suggested(service, await study(service))
+    (trial,) = await suggest_trials(service, await study(service))
     await measure(service, trial["name"], 0.5, stepCount="2", elapsedDuration="3.5s")
     await measure(service, trial["name"], 0.7, stepCount=1)
     answer = await measure(service, trial["name"], 0.4, stepCount="2", elapsedDuration="3.5s")
@@ -189,7 +191,7 @@ async def test_measurements_are_ordered_and_equal_steps_are_replaced(service: Ap
 
 
 async def test_trial_is_completed_once_with_its_final_measurement(service: ApiService) -> None:
-    (trial,) = await suggested(service, await study(service))
+    (trial,) = await suggest_trials(service, await study(service))
     service.clock += 60 * 10**9
     done = await service.result("POST", f"/v1/{trial['name']}:complete", FINAL)
     assert (done["state"], done["finalMeasurement"]) == ("SUCCEEDED", FINAL["finalMeasurement"])
@@ -206,7 +208,7 @@ async def test_trial_is_completed_once_with_its_final_measurement(service: ApiSe
 async def test_trial_without_measurement_becomes_infeasible(service: ApiService) -> None:
     """facts/resources#trials: an INFEASIBLE trial is finished and has no final measurement."""
     path = await study(service)
-    first, second = await suggested(service, path, count=2)
+    first, second = await suggest_trials(service, path, count=2)
     done = await service.result("POST", f"/v1/{first['name']}:complete", {})
     assert done["state"] == "INFEASIBLE"
     assert "without a measurement" in done["infeasibleReason"]
@@ -222,7 +224,7 @@ async def test_early_stopping_check_returns_an_operation_of_the_trial(
 ) -> None:
     """spec/clients#surface: checkTrialEarlyStoppingState is a long-running operation."""
     advisor.stops = stops
-    (trial,) = await suggested(service, await study(service))
+    (trial,) = await suggest_trials(service, await study(service))
     answer = await service.call("POST", f"/v1/{trial['name']}:checkTrialEarlyStoppingState", {})
     operation = answer.json
     assert operation["done"] is True
@@ -241,7 +243,7 @@ async def test_requested_trial_is_suggested_first(service: ApiService) -> None:
     made = await service.result("POST", f"{path}/trials", OWN | {"clientId": "me"})
     assert (made["state"], made["id"]) == ("REQUESTED", "1")
     assert "clientId" not in made
-    first, second = await suggested(service, path, "a", 2)
+    first, second = await suggest_trials(service, path, "a", 2)
     assert (first["id"], first["state"], first["parameters"]) == ("1", "ACTIVE", OWN["parameters"])
     assert second["id"] == "2"
 
@@ -261,7 +263,7 @@ async def test_trial_created_with_a_result_is_finished(service: ApiService) -> N
 
 async def test_trials_are_listed_in_pages_without_deleted_ones(service: ApiService) -> None:
     path = await study(service)
-    await suggested(service, path, count=5)
+    await suggest_trials(service, path, count=5)
     await service.call("DELETE", f"{path}/trials/2")
     seen: list[str] = []
     token = ""
@@ -285,7 +287,9 @@ async def test_optimal_trials_of_several_objectives_are_the_pareto_front(
     metrics = [{"metricId": "loss", "goal": "MINIMIZE"}, {"metricId": "speed", "goal": "MAXIMIZE"}]
     path = await study(service, metrics=metrics)
     for trial, (loss, speed) in zip(
-        await suggested(service, path, count=4), ((1, 1), (2, 3), (3, 2), (0.5, 0.5)), strict=True
+        await suggest_trials(service, path, count=4),
+        ((1, 1), (2, 3), (3, 2), (0.5, 0.5)),
+        strict=True,
     ):
         values = [{"metricId": "loss", "value": loss}, {"metricId": "speed", "value": speed}]
         await service.call(

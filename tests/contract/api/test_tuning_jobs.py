@@ -16,7 +16,7 @@ JOBS = f"{LOCATION}/hyperparameterTuningJobs"
 PARAMETERS = (("x", 0.25), ("n", 3), ("opt", "a"))
 
 
-async def created(service: ApiService, **changes: Any) -> str:
+async def create_tuning_job(service: ApiService, **changes: Any) -> str:
     return (await service.result("POST", JOBS, tuning_job(**changes)))["name"]
 
 
@@ -43,7 +43,7 @@ async def store_trials(service: ApiService, name: str) -> None:
 async def test_trials_are_shown_in_order_with_their_measurements(service: ApiService) -> None:
     """facts/resources#trials: each trial has its parameters, its ordered measurements, its final
     measurement and its custom job."""
-    name = await created(service)
+    name = await create_tuning_job(service)
     await store_trials(service, name)
     first, second, third = (await service.result("GET", f"/v1/{name}"))["trials"]
     metrics = [{"metricId": "loss", "value": 0.5}]

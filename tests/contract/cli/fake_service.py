@@ -157,7 +157,7 @@ def replica(name: str, state: str = "RUNNING", **more: Any) -> dict[str, Any]:
     } | more
 
 
-def exited(code: int = 0) -> dict[str, Any]:
+def exit_record(code: int = 0) -> dict[str, Any]:
     return {
         "exitCode": code,
         "signal": None,
@@ -171,7 +171,7 @@ def exited(code: int = 0) -> dict[str, Any]:
 JOBS = "/trainshed/v1/jobs"
 
 
-def listed(*jobs: dict[str, Any], token: str = "") -> dict[str, Any]:
+def job_page(*jobs: dict[str, Any], token: str = "") -> dict[str, Any]:
     """Return a page of `JOBS`. `token` is the token of the next page."""
     return {"jobs": list(jobs), "nextPageToken": token}
 

@@ -13,13 +13,15 @@ OBJECTS = "/storage/v1/b/b/o"
 UPLOAD = "/upload/storage/v1/b/b/o"
 
 
-def stored(name: str, size: int = 5) -> dict[str, Any]:
+def object_resource(name: str, size: int = 5) -> dict[str, Any]:
     return {"name": name, "size": str(size), "updated": "2026-11-20T06:00:00.000Z"}
 
 
 @pytest.fixture
 def bucket(service: FakeService) -> FakeService:
-    service.on("GET", OBJECTS, {"items": [stored("d/a.txt"), stored("d/e/b.txt", 3000)]})
+    service.on(
+        "GET", OBJECTS, {"items": [object_resource("d/a.txt"), object_resource("d/e/b.txt", 3000)]}
+    )
     for name in ("d/a.txt", "d/e/b.txt"):
         service.on("GET", f"{OBJECTS}/{name}", name.encode())
         service.on("DELETE", f"{OBJECTS}/{name}", {})
@@ -28,7 +30,7 @@ def bucket(service: FakeService) -> FakeService:
 
 
 def test_directory_is_listed_with_its_contents(service: FakeService) -> None:
-    service.on("GET", OBJECTS, {"prefixes": ["d/"]}, {"items": [stored("d/a.txt", 2048)]})
+    service.on("GET", OBJECTS, {"prefixes": ["d/"]}, {"items": [object_resource("d/a.txt", 2048)]})
     result = service.cli("buckets", "ls", "gs://b/d")
     assert result.stdout.splitlines()[1].split()[:3] == ["gs://b/d/a.txt", "2.0", "kB"]
     assert [request.query["prefix"] for request in service.sent] == ["d", "d/"]
@@ -94,7 +96,7 @@ def test_several_files_to_one_name_are_rejected_before_copying(
 
 
 def test_object_names_cannot_cause_path_traversal(service: FakeService, tmp_path: Path) -> None:
-    service.on("GET", OBJECTS, {"items": [stored("d/../../evil")]})
+    service.on("GET", OBJECTS, {"items": [object_resource("d/../../evil")]})
     service.on("GET", f"{OBJECTS}/d/../../evil", b"x")
     result = service.cli("buckets", "cp", "-r", "gs://b/d", str(tmp_path / "here"))
     assert result.exit_code == 1
@@ -143,6 +145,6 @@ def test_directory_is_deleted_only_with_the_recursive_option(
     deleted = [request.path for request in bucket.sent if request.method == "DELETE"]
     assert deleted == [f"{OBJECTS}/d/a.txt", f"{OBJECTS}/d/e/b.txt"]
     odd = "d/c\x1b.txt"
-    bucket.on("GET", OBJECTS, {"items": [stored(odd)]})
+    bucket.on("GET", OBJECTS, {"items": [object_resource(odd)]})
     bucket.on("DELETE", f"{OBJECTS}/{odd}", {})
     assert trainshed("buckets", "rm", "-r", "gs://b/d").exit_code == 0

@@ -180,10 +180,10 @@ def test_login_ignores_silent_and_closed_connections(
 ) -> None:
     """Browsers open such connections in advance."""
 
-    def changed(*_: object) -> dict[str, str]:
+    def token_response(*_: object) -> dict[str, str]:
         return {"token": TOKEN}
 
-    monkeypatch.setattr(Client, "post_form", changed)
+    monkeypatch.setattr(Client, "post_form", token_response)
     calls: list[socket.socket] = []
 
     def opens(page: str) -> bool:

@@ -19,7 +19,7 @@ DRILL = {
 }
 
 
-def reported(outcome: str = "resumed", **changes: Any) -> dict[str, Any]:
+def drill_report(outcome: str = "resumed", **changes: Any) -> dict[str, Any]:
     """Return a drill that fired, in its form in a report."""
     verdict = {"rule": "replica_lost", "effect": "replica_restarts", "count": 1, "budget": 5}
     return {
@@ -39,8 +39,8 @@ def reported(outcome: str = "resumed", **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-INJECTED = reported("unknown", restartTime="", stepBefore=None, stepAfter=None, lost=None)
-RESTARTED = reported("unknown", lost=None, stepAfter=None, why="so far")
+INJECTED = drill_report("unknown", restartTime="", stepBefore=None, stepAfter=None, lost=None)
+RESTARTED = drill_report("unknown", lost=None, stepAfter=None, why="so far")
 
 
 def report(*drills: dict[str, Any], result: str = "PASS") -> dict[str, Any]:
@@ -59,7 +59,7 @@ def test_drill_is_created_watched_and_reported(
 ) -> None:
     monkeypatch.setattr(drill, "_POLL_INTERVAL", 0.0)
     running(service)
-    answers = [INJECTED, RESTARTED, RESTARTED, reported()]
+    answers = [INJECTED, RESTARTED, RESTARTED, drill_report()]
     service.on("GET", REPORT, *map(report, answers))
     text = service.cli("drill", "7", "--kind", "kill", "--replica", "worker 0", "--at-line", "x")
     assert text.exit_code == 0, text.output
@@ -80,7 +80,7 @@ def test_drill_is_created_watched_and_reported(
 
 def test_drill_exits_with_1_when_the_job_starts_over(service: FakeService) -> None:
     running(service)
-    service.on("GET", REPORT, report(reported("started_over"), result="FAIL"))
+    service.on("GET", REPORT, report(drill_report("started_over"), result="FAIL"))
     data = service.cli("drill", "7", "--kind", "kill", "--format", "json")
     assert data.exit_code == 1
     assert json.loads(data.stdout)["outcome"] == "started_over"

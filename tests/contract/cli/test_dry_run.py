@@ -47,7 +47,7 @@ WAITS = answer(
 )
 
 
-def sent(service: FakeService) -> dict[str, Any]:
+def last_request(service: FakeService) -> dict[str, Any]:
     return json.loads(service.bodies("POST", EXPLAIN)[-1])
 
 
@@ -57,7 +57,7 @@ def test_dry_run_of_a_startable_job_exits_with_0(service: FakeService, tmp_path:
     file.write_text(json.dumps({"workerPoolSpecs": POOLS}))
     result = service.cli("run", "--dry-run", "-f", str(file))
     assert result.exit_code == 0, result.stderr
-    assert sent(service) == {
+    assert last_request(service) == {
         "api": "vertex",
         "project": "p",
         "location": "us-central1",
@@ -84,7 +84,7 @@ def test_dry_run_of_a_waiting_job_prints_the_reason(service: FakeService) -> Non
         "  held by projects/p/jobs/a",
         "  2 jobs before it",
     ]
-    assert sent(service)["job"] == {
+    assert last_request(service)["job"] == {
         "jobId": f"job_{NOW // 10**6}",
         "trainingInput": {"scaleTier": "BASIC", "pythonModule": "m", "region": "us-east1"},
     }

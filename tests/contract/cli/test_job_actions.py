@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.cli.fake_service import JOBS, FakeService, job, listed
+from tests.contract.cli.fake_service import JOBS, FakeService, job, job_page
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from tests.contract.cli.fake_service import JOBS, FakeService, job, listed
 def test_command_continues_with_other_jobs_after_an_error(
     service: FakeService, verb: str, done: str
 ) -> None:
-    service.on("GET", JOBS, listed())
+    service.on("GET", JOBS, job_page())
     service.on("GET", f"{JOBS}/7", job())
     service.on("POST", f"{JOBS}/7:cancel", {})
     service.on("DELETE", f"{JOBS}/7", {})

@@ -14,16 +14,16 @@ from tests.contract.cli.fake_service import (
     FakeService,
     Stream,
     entry,
-    exited,
+    exit_record,
     job,
+    job_page,
     line,
-    listed,
     replica,
 )
 
 
 def test_job_list_is_an_aligned_table(service: FakeService) -> None:
-    jobs = listed(job("12", "RUNNING"), job("3", "SUCCEEDED", displayName="a longer name"))
+    jobs = job_page(job("12", "RUNNING"), job("3", "SUCCEEDED", displayName="a longer name"))
     service.on("GET", JOBS, jobs)
     result = service.cli("jobs", "list")
     assert result.exit_code == 0, result.stderr
@@ -33,13 +33,13 @@ def test_job_list_is_an_aligned_table(service: FakeService) -> None:
     assert first.endswith("59s")
     assert second.endswith("4.0s")
     assert first.index("RUNNING") == second.index("SUCCEEDED") == header.index("STATE")
-    service.on("GET", JOBS, listed(*reversed(jobs["jobs"])))
+    service.on("GET", JOBS, job_page(*reversed(jobs["jobs"])))
     assert service.cli("jobs", "list", "--sort", "lasted").stdout == result.stdout
 
 
 def test_list_and_description_show_a_jobs_progress(service: FakeService) -> None:
     progress = {"done": 0.5, "text": "epoch 4 of 8", "remainingSeconds": 6840.0}
-    service.on("GET", JOBS, listed(job("7", progress=progress)))
+    service.on("GET", JOBS, job_page(job("7", progress=progress)))
     words = "50 %, epoch 4 of 8, about 110 min left"
     assert words in service.cli("jobs", "list").stdout
     service.on("GET", f"{JOBS}/7", job(progress=progress))
@@ -47,7 +47,7 @@ def test_list_and_description_show_a_jobs_progress(service: FakeService) -> None
 
 
 def test_job_list_continues_after_a_short_page(service: FakeService) -> None:
-    service.on("GET", JOBS, listed(job("3"), token="t"), listed(token="u"), listed(job("2")))
+    service.on("GET", JOBS, job_page(job("3"), token="t"), job_page(token="u"), job_page(job("2")))
     result = service.cli("jobs", "list", "--state", "running", "--format", "json")
     assert [record["uid"] for record in json.loads(result.stdout)] == ["3", "2"]
     assert [request.query.get("pageToken") for request in service.sent] == [None, "t", "u"]
@@ -56,7 +56,7 @@ def test_job_list_continues_after_a_short_page(service: FakeService) -> None:
 
 
 def test_list_options_become_query_parameters(service: FakeService) -> None:
-    service.on("GET", JOBS, listed())
+    service.on("GET", JOBS, job_page())
     result = service.cli(
         *("jobs", "list", "--mine", "--name", "digits gpu", "--metric", "loss<1"),
         *("--label", "team=a", "--since", "1m", "--all"),
@@ -73,13 +73,13 @@ def test_job_id_is_looked_up_in_the_given_project(service: FakeService) -> None:
     ID is in another project."""
     service.on("GET", f"{JOBS}/a", job("7", jobId="a", project="p"))
     others = [job(uid, jobId=name, project="vision") for uid, name in (("8", "ab"), ("9", "a"))]
-    service.on("GET", JOBS, listed(), listed(*others))
+    service.on("GET", JOBS, job_page(), job_page(*others))
     service.on("GET", f"{JOBS}/9", others[1])
     result = service.cli("jobs", "describe", "a", "--project", "vision", "--format", "json")
     assert json.loads(result.stdout)["uid"] == "9", result.stderr
     result = service.cli("jobs", "describe", "a", "--project", "-", "--format", "json")
     assert json.loads(result.stdout)["uid"] == "7", result.stderr
-    service.on("GET", JOBS, listed())
+    service.on("GET", JOBS, job_page())
     result = service.cli("jobs", "cancel", "a", "--project", "vision")
     assert result.exit_code == 1 and "Job 'a' does not exist." in result.stderr
     assert not service.bodies("POST", f"{JOBS}/7:cancel")
@@ -87,7 +87,7 @@ def test_job_id_is_looked_up_in_the_given_project(service: FakeService) -> None:
 
 def test_describe_shows_error_and_replicas(service: FakeService) -> None:
     replicas = [
-        replica("workerpool0-0", "EXITED", exit=exited(3)),
+        replica("workerpool0-0", "EXITED", exit=exit_record(3)),
         replica("workerpool1-0", "WAITING"),
     ]
     error = {"code": 3, "message": "The replica failed. \nTraceback\n"}
@@ -104,7 +104,7 @@ def test_describe_shows_error_and_replicas(service: FakeService) -> None:
 
 
 def test_job_is_found_by_the_beginning_of_its_id(service: FakeService) -> None:
-    service.on("GET", JOBS, listed(job("1234"), job("1299"), job("5678")))
+    service.on("GET", JOBS, job_page(job("1234"), job("1299"), job("5678")))
     service.on("GET", f"{JOBS}/5678", job("5678"))
     assert service.cli("jobs", "describe", "56").exit_code == 0
     service.refuse("GET", f"{JOBS}/56", 403, "It is no job of the projects that you may see.")
@@ -114,7 +114,7 @@ def test_job_is_found_by_the_beginning_of_its_id(service: FakeService) -> None:
     assert "2 jobs have an ID that begins with '12':\n  1234" in several.stderr
     within = service.cli("jobs", "describe", "git")
     assert "Did you mean:\n  1234  digits" in within.stderr
-    service.on("GET", JOBS, listed())
+    service.on("GET", JOBS, job_page())
     gone = service.cli("jobs", "delete", "7530240697833491539")
     assert "It may be deleted" in gone.stderr
 
@@ -239,7 +239,7 @@ def test_timeline_shows_the_time_between_entries(service: FakeService) -> None:
 
 
 def test_job_name_selects_the_newest_job_of_that_name(service: FakeService) -> None:
-    jobs = listed(job("31"), job("22", displayName="other"), job("13"))
+    jobs = job_page(job("31"), job("22", displayName="other"), job("13"))
     service.on("GET", JOBS, jobs)
     service.on("GET", f"{JOBS}/31", job("31"))
     result = service.cli("jobs", "describe", "digits", "--format", "json")
@@ -250,11 +250,11 @@ def test_job_name_selects_the_newest_job_of_that_name(service: FakeService) -> N
 
 
 def test_at_last_selects_the_newest_job(service: FakeService) -> None:
-    service.on("GET", JOBS, listed(job("31"), job("22")))
+    service.on("GET", JOBS, job_page(job("31"), job("22")))
     service.on("GET", f"{JOBS}/31", job("31"))
     result = service.cli("jobs", "describe", "@last")
     assert (result.exit_code, result.stderr) == (0, "@last is 31  digits\n")
-    service.on("GET", JOBS, listed())
+    service.on("GET", JOBS, job_page())
     none = service.cli("jobs", "describe", "@last")
     assert none.exit_code == 1
     assert "No job exists yet. Submit one: trainshed run" in none.stderr
@@ -267,7 +267,7 @@ def test_yaml_output_equals_json_output(service: FakeService) -> None:
         "error": None,
         "waits": [],
     }
-    service.on("GET", JOBS, listed(job("31", **about)))
+    service.on("GET", JOBS, job_page(job("31", **about)))
     as_json = json.loads(service.cli("jobs", "list", "--format", "json").stdout)
     assert yaml.safe_load(service.cli("jobs", "list", "--format", "yaml").stdout) == as_json
     assert "'table', 'json', 'yaml'" in service.cli("jobs", "list", "--format", "xml").stderr
@@ -296,7 +296,7 @@ def at(second: int, entry_: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def output(service: FakeService) -> FakeService:
     """A failed job with two attempts and its output."""
-    replicas = [replica("workerpool0-0", "EXITED", exit=exited(3)), replica("workerpool1-0")]
+    replicas = [replica("workerpool0-0", "EXITED", exit=exit_record(3)), replica("workerpool1-0")]
     error = {"code": 3, "message": "It failed."}
     service.on("GET", f"{JOBS}/7", job(state="FAILED", replicas=replicas, attempt=2, error=error))
     first, second = line("workerpool0-0", "epoch 1"), line("workerpool1-0", "oh no", 1, "ERROR")

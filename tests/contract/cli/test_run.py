@@ -57,7 +57,7 @@ def program(tmp_path: Path) -> Path:
     return directory
 
 
-def created(service: FakeService) -> dict[str, Any]:
+def last_created_job(service: FakeService) -> dict[str, Any]:
     return json.loads(service.bodies("POST", CREATE)[-1])
 
 
@@ -79,7 +79,7 @@ def test_run_of_a_file_creates_a_job(trainshed: Invoke, ready: FakeService, prog
     )
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"{NAME}\n"
-    body = created(ready)
+    body = last_created_job(ready)
     assert (body["displayName"], body["labels"]) == ("my-task", {"team": "x"})
     first, others = body["jobSpec"]["workerPoolSpecs"]
     assert (first["replicaCount"], others["replicaCount"]) == ("1", "2")
@@ -113,7 +113,7 @@ def test_run_of_a_file_creates_a_job(trainshed: Invoke, ready: FakeService, prog
 def test_notebook_and_ports_are_stored_in_a_label(trainshed: Invoke, ready: FakeService) -> None:
     result = trainshed("run", "--notebook", "--port", "board=6006", "--image", "pytorch")
     assert result.exit_code == 0, result.stderr
-    body = created(ready)
+    body = last_created_job(ready)
     assert body["displayName"] == "notebook"
     assert body["labels"] == {"trainshed-ports": "notebook_board-6006"}
     (pool,) = body["jobSpec"]["workerPoolSpecs"]
@@ -346,7 +346,7 @@ def test_job_files_of_both_apis_are_submitted(
     file.write_text(json.dumps({"workerPoolSpecs": pools}))
     result = trainshed("run", "-f", str(file), "--label", "a=b")
     assert result.exit_code == 0, result.stderr
-    assert created(ready) == {
+    assert last_created_job(ready) == {
         "displayName": "train",
         "jobSpec": {"workerPoolSpecs": pools},
         "labels": {"a": "b"},

@@ -13,11 +13,11 @@ SECRETS = "/trainshed/v1/secrets"
 VALUE = "correct horse"
 
 
-def stored(service: FakeService) -> None:
+def accept_secret(service: FakeService) -> None:
     service.on("POST", SECRETS, {"project": "p", "name": "db", "version": 3, "created": ""})
 
 
-def sent(service: FakeService) -> dict[str, Any]:
+def sent_request(service: FakeService) -> dict[str, Any]:
     (body,) = service.bodies("POST", SECRETS)
     return json.loads(body)
 
@@ -38,10 +38,10 @@ def shows_no_value(result: Result) -> bool:
 def test_secret_value_is_read_from_standard_input(
     service: FakeService, words: str, value: str
 ) -> None:
-    stored(service)
+    accept_secret(service)
     result = service.cli("secrets", "set", "db", input=words)
     assert result.exit_code == 0, result.output
-    assert sent(service) == {"name": "db", "value": value, "project": "p"}
+    assert sent_request(service) == {"name": "db", "value": value, "project": "p"}
     assert "version 3" in result.stdout and "$(secret:db)" in result.stdout
     assert shows_no_value(result)
 
@@ -49,7 +49,7 @@ def test_secret_value_is_read_from_standard_input(
 def test_secret_value_is_read_from_a_file_or_variable(
     service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stored(service)
+    accept_secret(service)
     (tmp_path / "value").write_text(f"{VALUE}\n")
     monkeypatch.setenv("DB_PASSWORD", "from env")
     service.cli("secrets", "set", "db", "--from-file", str(tmp_path / "value"), "--project", "q")

@@ -168,11 +168,11 @@ class EngineHarness:
     ) -> ReplicaExited | ReplicaLost:
         """Wait for the end of an incarnation."""
 
-        def found() -> list[ReplicaExited | ReplicaLost]:
+        def matching_ends() -> list[ReplicaExited | ReplicaLost]:
             return [e for e in self.ends(uid, incarnation) if e.replica == replica]
 
-        await self.until(lambda: bool(found()))
-        return found()[0]
+        await self.until(lambda: bool(matching_ends()))
+        return matching_ends()[0]
 
     async def exit(
         self, uid: JobUid, replica: ReplicaId = PRIMARY, incarnation: int = 1
@@ -181,16 +181,16 @@ class EngineHarness:
         assert isinstance(end, ReplicaExited), end
         return end
 
-    async def started(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> ReplicaStarted:
-        def found() -> list[ReplicaStarted]:
+    async def wait_for_start(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> ReplicaStarted:
+        def matching_starts() -> list[ReplicaStarted]:
             return [
                 e
                 for e in self.events_of(uid)
                 if isinstance(e, ReplicaStarted) and e.replica == replica
             ]
 
-        await self.until(lambda: bool(found()))
-        return found()[0]
+        await self.until(lambda: bool(matching_starts()))
+        return matching_starts()[0]
 
     def log(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> list[dict[str, object]]:
         directory = self.data / "logs" / str(uid) / "1" / str(replica)
@@ -206,14 +206,14 @@ class EngineHarness:
     async def line(self, uid: JobUid, wanted: Callable[[str], bool]) -> str:
         """Wait for a line of the primary's log."""
 
-        def found() -> list[str]:
+        def matching_lines() -> list[str]:
             return [text for text in map(str, self.texts(uid)) if wanted(text)]
 
         def heard() -> bool:
             return any(isinstance(e, LinesWritten) and e.job_uid == uid for e in self.events)
 
-        await self.until(lambda: heard() and bool(found()))
-        return found()[0]
+        await self.until(lambda: heard() and bool(matching_lines()))
+        return matching_lines()[0]
 
     def slot(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> Path:
         return self.data / "slots" / str(uid) / "1" / str(replica)
@@ -228,7 +228,7 @@ class EngineHarness:
 
 
 @asynccontextmanager
-async def opened(data: Path, level: str | None) -> AsyncGenerator[EngineHarness]:
+async def open_harness(data: Path, level: str | None) -> AsyncGenerator[EngineHarness]:
     """Open an engine, and check at the end that none of its processes are left. Skip the test if
     the machine does not support the level."""
     harness = EngineHarness(data, level)
@@ -270,7 +270,7 @@ async def harness(
     )
     start = spawner._START.replace("zygote.run", patient_start)  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(spawner, "_START", start)
-    async with opened(data, request.param) as harness:
+    async with open_harness(data, request.param) as harness:
         yield harness
 
 

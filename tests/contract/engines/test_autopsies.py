@@ -64,7 +64,7 @@ async def test_environment_of_a_program_is_stored_without_secrets(harness: Engin
     await keep_autopsies(harness)
     secret = "tell-nobody-of-this"
     uid = await harness.run("sleep", "100", environ=(("DB_PASSWORD", secret), ("SEEN", "shown")))
-    await harness.started(uid)
+    await harness.wait_for_start(uid)
     await keep_autopsies(harness)
     files = [path for path in harness.data.rglob("*") if path.is_file()]
     assert any("shown" in path.read_text(errors="replace") for path in files)

@@ -83,7 +83,7 @@ async def test_lines_written_by_the_service_appear_in_the_replicas_log(
     harness: EngineHarness,
 ) -> None:
     uid = await harness.python("import time; time.sleep(60)")
-    await harness.started(uid)
+    await harness.wait_for_start(uid)
     lines = [json.dumps({"severity": "ERROR", "message": "x" * 9000})] * 20
     await harness.engine.write_log(uid, 1, PRIMARY, [*lines, "y" * 100_000, "last"])
     assert harness.texts(uid)[-1] == "last"

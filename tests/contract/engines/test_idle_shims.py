@@ -59,7 +59,7 @@ async def test_gang_larger_than_the_pool_starts_with_new_shims(harness: EngineHa
     await harness.allocate(uid, replicas)
     await harness.engine.launch([harness.plan(uid, "sleep", "60", replica=r) for r in replicas])
     for replica in replicas:
-        await harness.started(uid, replica)
+        await harness.wait_for_start(uid, replica)
     serving = {harness.shim(uid, replica)["shim"] for replica in replicas}
     assert serving > {shim for shim, _ in idle}
 
@@ -114,7 +114,7 @@ async def test_hosts_file_is_updated_for_running_programs(harness: EngineHarness
     await harness.engine.launch(
         [harness.plan(uid, "sh", "-c", watcher, hosts=(("now", "127.64.0.1"),))]
     )
-    await harness.started(uid)
+    await harness.wait_for_start(uid)
     later = (("now", "127.64.0.1"), ("later", "127.64.0.2"))
     await harness.engine.launch([harness.plan(uid, "true", replica=replicas[1], hosts=later)])
     assert (await harness.exit(uid)).exit.exit_code == 0
@@ -138,7 +138,7 @@ async def test_machines_hosts_file_contains_the_gang(
     watcher = f"until grep 10.1.0.9 {file}; do sleep 0.01; done"
     hosts = (("me", "10.1.0.7"), ("peer", "10.1.0.8"))
     await harness.engine.launch([harness.plan(uid, "sh", "-c", watcher, hosts=hosts)])
-    await harness.started(uid)
+    await harness.wait_for_start(uid)
     written = file.read_text().removeprefix(begun).splitlines()
     assert written[1:] == ["10.1.0.8\tpeer"]
     await harness.engine.write_hosts(uid, 1, (("me", "10.1.0.7"), ("peer", "10.1.0.9")))

@@ -68,14 +68,14 @@ class InstallRunner:
     async def run(self, *argv: str, code: int = 0) -> list[str]:
         """Run a command, and return its printed lines."""
         uid = await self._harness.run(*argv, software=self._software, environ=self._environ)
-        return await self._printed(uid, 1, code)
+        return await self._output(uid, 1, code)
 
     async def run_twice(self, first: str, second: str) -> list[str]:
         """Run two scripts as consecutive incarnations of one replica."""
         uid = await self._harness.run(
             "bash", "-ec", first, software=self._software, environ=self._environ
         )
-        await self._printed(uid, 1, 0)
+        await self._output(uid, 1, 0)
         plan = self._harness.plan(
             uid,
             "bash",
@@ -86,9 +86,9 @@ class InstallRunner:
             environ=self._environ,
         )
         await self._harness.engine.launch([plan])
-        return await self._printed(uid, 2, 0)
+        return await self._output(uid, 2, 0)
 
-    async def _printed(self, uid: JobUid, incarnation: int, code: int) -> list[str]:
+    async def _output(self, uid: JobUid, incarnation: int, code: int) -> list[str]:
         end = await self._harness.exit(uid, PRIMARY, incarnation)
         texts = [str(text) for text in self._harness.texts(uid)]
         assert end.exit.exit_code == code, texts

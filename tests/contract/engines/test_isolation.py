@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.engines.conftest import PRIMARY, PYTHON, EngineHarness, opened
+from tests.contract.engines.conftest import PRIMARY, PYTHON, EngineHarness, open_harness
 from tests.contract.ordinary_user import NOBODY
 from tests.contract.runtimes.rootfs import image_root
 from tests.e2e.hostile.attack_setup import common_ground
@@ -42,7 +42,7 @@ async def test_cpu_weight_of_a_program_follows_its_vcpus(harness: EngineHarness)
     usual, shares = {"cpu.shares": 1024, "cpu.weight": 100}, list[float]()
     for vcpus in (1, 2, 4, 384):
         uid = await harness.run("sleep", "60", limits=Limits(cpu_weight=vcpus * 100))
-        await harness.started(uid)
+        await harness.wait_for_start(uid)
         for group in map(Path, journal.Entries(str(harness.slot(uid))).groups):
             shares += [
                 int(f.read_text()) / usual[f.name] for f in group.iterdir() if f.name in usual
@@ -233,7 +233,7 @@ async def test_temporary_files_are_private_to_a_replica(place: str, level: str) 
         "print(tempfile.gettempdir(), os.path.exists(os.environ['HOME']))\n"
     )
     with tempfile.TemporaryDirectory(dir=place, prefix="trainshed-") as data:
-        async with opened(Path(data), level) as harness:
+        async with open_harness(Path(data), level) as harness:
             for text in ("one", "two"):
                 uid = await harness.python(program, environ=(("NAME", text),))
                 assert (await harness.exit(uid)).exit.exit_code == 0, harness.texts(uid)
@@ -258,7 +258,7 @@ async def test_needed_directories_below_tmp_are_visible_in_private_tmp(tmp_path:
         tempfile.TemporaryDirectory(dir="/tmp") as cache,
         tempfile.TemporaryDirectory(dir="/tmp") as other,
     ):
-        async with opened(Path(data), None) as harness:
+        async with open_harness(Path(data), None) as harness:
             if _level(harness) == LEVEL_SESSION:
                 pytest.skip("without namespaces there is one /tmp")
             Path(lent, "certificates").mkdir()

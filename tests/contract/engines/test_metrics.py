@@ -28,7 +28,7 @@ async def trial(harness: EngineHarness, program: str) -> JobUid:
     return await harness.run(*argv, environ=ENVIRON, watch_metrics=True)
 
 
-def measured(harness: EngineHarness, uid: JobUid) -> list[tuple[int, float | None]]:
+def read_measurements(harness: EngineHarness, uid: JobUid) -> list[tuple[int, float | None]]:
     measurements = read_metrics(FileStreams(harness.data / "logs"), uid)
     return [(measurement.step, measurement.value("acc")) for measurement in measurements]
 
@@ -42,7 +42,7 @@ async def test_last_metrics_are_readable_when_the_end_is_reported(harness: Engin
     uid = await trial(harness, "report(1, 0.25); report(2, 0.5); os.kill(os.getpid(), 9)")
     end = await harness.exit(uid)
     assert end.exit.signal == signal.SIGKILL
-    assert measured(harness, uid)[-1] == (2, 0.5)
+    assert read_measurements(harness, uid)[-1] == (2, 0.5)
     kinds = [type(e) for e in harness.events_of(uid)]
     assert kinds[-1] is ReplicaExited
     assert MetricsWritten in kinds
@@ -52,11 +52,11 @@ async def test_metrics_are_recorded_while_the_service_is_down(harness: EngineHar
     """spec/invariants#shims. A restarted service is notified of the new measurements."""
     wait = "while not os.path.exists('go'): time.sleep(0.01)"
     uid = await trial(harness, f"{wait}\nreport(1, 0.5); time.sleep(60)")
-    await harness.started(uid)
+    await harness.wait_for_start(uid)
     await harness.close()
     (harness.slot(uid) / "files" / "work" / "go").touch()
-    await until(lambda: bool(measured(harness, uid)))
+    await until(lambda: bool(read_measurements(harness, uid)))
     assert not has_metrics_event(harness, uid)
     await harness.restart()
     await harness.until(lambda: has_metrics_event(harness, uid))
-    assert measured(harness, uid) == [(1, 0.5)]
+    assert read_measurements(harness, uid) == [(1, 0.5)]

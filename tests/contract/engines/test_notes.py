@@ -46,7 +46,7 @@ async def test_notes_of_an_ended_replica_reach_the_restarted_service(
     ends = await reducing(harness, f"{go}\nreport('a')")
     dies = await reducing(harness, f"{go}\nreport('a'); time.sleep(60)")
     for uid in (ends, dies):
-        await harness.started(uid)
+        await harness.wait_for_start(uid)
     await harness.close()
     slots = [harness.slot(uid) for uid in (ends, dies)]
     for slot in slots:

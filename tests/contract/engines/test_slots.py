@@ -95,7 +95,7 @@ async def test_long_data_directory_path_works_with_sockets(
     uid = await harness.run("sh", "-c", "echo up; exec sleep 60")
     await harness.line(uid, lambda text: text == "up")
     await harness.restart()
-    assert (await harness.started(uid)).replica == PRIMARY
+    assert (await harness.wait_for_start(uid)).replica == PRIMARY
 
 
 LOADS_ALL = """

@@ -16,7 +16,7 @@ from trainshed.engines.local import terminals
 PLAIN = {"is_terminal": False}
 
 
-async def opened(harness: EngineHarness, uid: JobUid, **wish: object) -> Terminal:
+async def open_terminal(harness: EngineHarness, uid: JobUid, **wish: object) -> Terminal:
     made = TerminalRequest(**wish)  # pyright: ignore[reportArgumentType] - built by name
     return await harness.engine.open_terminal(uid, 1, PRIMARY, 1, made)
 
@@ -47,7 +47,7 @@ async def output_until(terminal: Terminal, wanted: str) -> str:
 
 async def start_sleeping_job(harness: EngineHarness, **fields: object) -> JobUid:
     uid = await harness.run("sleep", "100", **fields)
-    await harness.started(uid)
+    await harness.wait_for_start(uid)
     return uid
 
 
@@ -59,8 +59,8 @@ async def test_shell_has_the_programs_environment_and_directory(
     monkeypatch.setattr(terminals, "_STATUS_TIMEOUT", 60.0)
     program = "echo made >here; exec sleep 100"
     uid = await harness.run("sh", "-c", program, environ=(("ASKED", "as given"),))
-    await harness.started(uid)
-    terminal = await opened(harness, uid, **PLAIN)
+    await harness.wait_for_start(uid)
+    terminal = await open_terminal(harness, uid, **PLAIN)
     script = b"until [ -s here ]; do :; done; cat here; echo $ASKED; hostname; exit 7\n"
     seen = (await output_of(terminal, script)).splitlines()
     assert seen[:2] == ["made", "as given"]
@@ -74,15 +74,17 @@ async def test_shell_ends_with_its_program_but_the_program_survives_its_shell(
 ) -> None:
     """A shell does not keep a replica alive, and its exit status is not the program's."""
     uid = await harness.run("sh", "-c", "until [ -e go ]; do sleep 0.05; done; exit 5")
-    await harness.started(uid)
-    assert "out" in await output_of(await opened(harness, uid, **PLAIN), b"echo out; exit 9\n")
-    stays = await opened(harness, uid)
-    await output_of(await opened(harness, uid, **PLAIN), b"touch go\n")
+    await harness.wait_for_start(uid)
+    assert "out" in await output_of(
+        await open_terminal(harness, uid, **PLAIN), b"echo out; exit 9\n"
+    )
+    stays = await open_terminal(harness, uid)
+    await output_of(await open_terminal(harness, uid, **PLAIN), b"touch go\n")
     assert (await harness.exit(uid)).exit.exit_code == 5
     await output_of(stays)
     assert stays.status is None
     with pytest.raises(TerminalRefused, match="ended"):
-        await opened(harness, uid)
+        await open_terminal(harness, uid)
 
 
 async def test_disconnect_ends_the_shells_processes(harness: EngineHarness, mark: str) -> None:
@@ -91,15 +93,17 @@ async def test_disconnect_ends_the_shells_processes(harness: EngineHarness, mark
         pytest.skip("there is no ps that tells it")
     uid = await start_sleeping_job(harness)
     stubborn = f"trap '' HUP; : {mark}; echo here; while :; do sleep 0.1; done"
-    terminal = await opened(harness, uid, command=stubborn)
+    terminal = await open_terminal(harness, uid, command=stubborn)
     await output_until(terminal, "here")
-    other = await opened(harness, uid, **PLAIN)
+    other = await open_terminal(harness, uid, **PLAIN)
     count = f"ps axww -o args= | grep -c '^[b]*a*sh -c trap.*{mark}'\n".encode()
     # The shell appears twice while its fork becomes `sleep`.
     assert "0" not in (await output_of(other, count)).split()
     terminal.close()
     async with asyncio.timeout(60):
-        while "0" not in (await output_of(await opened(harness, uid, **PLAIN), count)).split():
+        while (
+            "0" not in (await output_of(await open_terminal(harness, uid, **PLAIN), count)).split()
+        ):
             pass
     assert not harness.ends(uid)
 
@@ -108,7 +112,7 @@ async def test_shell_counts_toward_the_replicas_memory_limit(harness: EngineHarn
     """spec/program#isolation: a shell shares the replica's memory limit, and the program continues."""
     uid = await start_sleeping_job(harness, limits=Limits(memory=150 << 20))
     allocates = f"{PYTHON} -c 'import time; x = bytearray(300 << 20); time.sleep(100)'; echo $?"
-    terminal = await opened(harness, uid, command=allocates, **PLAIN)
+    terminal = await open_terminal(harness, uid, command=allocates, **PLAIN)
     assert (await output_of(terminal)).split()[-1] == "137"
     assert not harness.ends(uid)
 
@@ -117,7 +121,7 @@ async def test_replica_that_is_not_running_has_no_shell(harness: EngineHarness) 
     uid = harness.job()
     await harness.allocate(uid)
     with pytest.raises(TerminalRefused):
-        await opened(harness, uid)
+        await open_terminal(harness, uid)
     running = await start_sleeping_job(harness)
     with pytest.raises(TerminalRefused):
         await harness.engine.open_terminal(running, 1, PRIMARY, 2, TerminalRequest())
@@ -130,9 +134,9 @@ async def test_shell_runs_as_the_programs_user(harness: EngineHarness) -> None:
         "cat /proc/self/uid_map; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status; id"
     )
     uid = await harness.run("sh", "-c", f"({show_rights}) >told; echo done >there; exec sleep 100")
-    await harness.started(uid)
+    await harness.wait_for_start(uid)
     script = f"until [ -e there ]; do :; done; cat told; echo ==; {show_rights}\n"
-    seen = await output_of(await opened(harness, uid, **PLAIN), script.encode())
+    seen = await output_of(await open_terminal(harness, uid, **PLAIN), script.encode())
     program, _, shell = seen.partition("==\n")
     assert program == shell
     assert "CapEff" in program

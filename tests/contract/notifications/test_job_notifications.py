@@ -50,7 +50,7 @@ class WebhookReceiver:
 
     url: str = ""
     answers: list[int] = field(default_factory=list[int])
-    taken: list[tuple[str, dict[str, str], bytes]] = field(
+    requests: list[tuple[str, dict[str, str], bytes]] = field(
         default_factory=list[tuple[str, dict[str, str], bytes]]
     )
 
@@ -65,7 +65,7 @@ def webhook_receiver() -> Generator[WebhookReceiver]:
             headers = {name.lower(): value for name, value in self.headers.items()}
             status = receiver.answers.pop(0) if receiver.answers else 200
             # A test that sees the request may already send the next one.
-            receiver.taken.append((self.path, headers, body))
+            receiver.requests.append((self.path, headers, body))
             self.send_response(status)
             self.send_header("location", f"{receiver.url}/elsewhere")
             # The server answers before the end of the response, which the sender must not need.
@@ -205,12 +205,12 @@ async def timeline_message(service: ApiService, uid: str, kind: str) -> str:
 
 
 async def wait_for_two_attempts(service: ApiService, ops: WebhookReceiver) -> None:
-    async def tried() -> bool:
+    async def has_two_attempts() -> bool:
         (waiting,) = await service.store.notifications.waiting(2)
         # The attempt is counted before the request is sent.
-        return waiting.tries == 2 == len(ops.taken)
+        return waiting.tries == 2 == len(ops.requests)
 
-    await until_found(tried)
+    await until_found(has_two_attempts)
 
 
 async def wait_until_deleted(service: ApiService, but: int = 0) -> None:
@@ -234,7 +234,7 @@ async def test_webhook_request_has_a_verifiable_signature(
             == "ops was notified that the job has failed."
         )
         await wait_until_deleted(service)
-    ((path, headers, body),) = ops.taken
+    ((path, headers, body),) = ops.requests
     assert (path, headers["content-type"]) == ("/train?a=1", "application/json")
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     right = base64.b64encode(hmac.new(b"k" * 24, signed, hashlib.sha256).digest()).decode()
@@ -260,14 +260,14 @@ async def test_rejected_webhook_is_retried_and_shown_on_the_timeline(
     service.clock += MINUTE
     async with running_outbox(worker(service, table)):
         await wait_for_two_attempts(service, ops)
-    assert {path for path, _, _ in ops.taken} == {"/"}, "a redirect is not followed"
+    assert {path for path, _, _ in ops.requests} == {"/"}, "a redirect is not followed"
     service.clock += MINUTE
     async with running_outbox(worker(service, table)):
         await timeline_message(service, uid, "notified")
-    ids = [headers["webhook-id"] for _, headers, _ in ops.taken]
+    ids = [headers["webhook-id"] for _, headers, _ in ops.requests]
     assert len(ids) == 3 and len(set(ids)) == 1
-    assert len({body for _, _, body in ops.taken}) == 1
-    assert all("webhook-signature" not in headers for _, headers, _ in ops.taken)
+    assert len({body for _, _, body in ops.requests}) == 1
+    assert all("webhook-signature" not in headers for _, headers, _ in ops.requests)
 
 
 async def test_notification_stored_with_a_future_time_is_sent(
@@ -432,10 +432,10 @@ async def test_budget_notification_is_sent_once_across_restarts(
         async with running_outbox(outbox):
             for used in amounts:
                 outbox.notify_budgets((replace(budget, usage=used),), month)
-            await until(lambda: ops.taken)
+            await until(lambda: ops.requests)
             await wait_until_deleted(service)
-        taken += ops.taken
-        ops.taken.clear()
+        taken += ops.requests
+        ops.requests.clear()
     events = [json.loads(body) for _, _, body in taken]
     assert [event["data"]["percent"] for event in events] == [50, 90]
     assert events[0]["type"] == "budget.reached"

@@ -156,7 +156,7 @@ def test_idle_shims_are_forked_again_after_a_failed_fork(monkeypatch: pytest.Mon
     """A lack of memory or processes is temporary. Without idle shims, each start would wait for forks."""
     forks: queue.Queue[socket.socket | None] = queue.Queue()
 
-    def forked(*_: object, **__: object) -> socket.socket:
+    def fork(*_: object, **__: object) -> socket.socket:
         if not ends:
             ends.extend(end for _ in range(3) for end in socket.socketpair())
             forks.put(None)
@@ -165,7 +165,7 @@ def test_idle_shims_are_forked_again_after_a_failed_fork(monkeypatch: pytest.Mon
         return ends.pop()
 
     ends: list[socket.socket] = []
-    monkeypatch.setattr(fork_server.Zygote, "_fork_shim", forked)
+    monkeypatch.setattr(fork_server.Zygote, "_fork_shim", fork)
     requests: list[tuple[protocol.Message, int]] = [
         ({"pool": 2, "level": protocol.LEVEL_ROOT}, 1),
         # One shim for the order, and two idle ones.

@@ -80,7 +80,7 @@ def grace_note(place: Place) -> list[str]:
     return [str(note["text"]) for note in notes if note["name"] == shim.GRACE_USED]
 
 
-def started(place: Place, *argv: str, **fields: Any) -> Line:
+def start_program(place: Place, *argv: str, **fields: Any) -> Line:
     line = place.run(*argv, **fields)
     place.up(line)
     return line
@@ -89,7 +89,7 @@ def started(place: Place, *argv: str, **fields: Any) -> Line:
 @pytest.mark.parametrize("parent", PARENTS)
 def test_child_program_can_use_the_grace_time(place: Place, parent: str) -> None:
     """Earlier, a shell ended on SIGTERM, and its child program was killed while it saved its state."""
-    line = started(place, *PARENTS[parent])
+    line = start_program(place, *PARENTS[parent])
     stop(place, line)
     time.sleep(1.1)  # A shorter grace time is not noted.
     may_end(place)
@@ -101,7 +101,7 @@ def test_child_program_can_use_the_grace_time(place: Place, parent: str) -> None
 
 
 def test_program_ignoring_sigterm_is_killed_after_the_grace_time(place: Place) -> None:
-    line = started(place, *shell("$run; echo finished", IGNORES))
+    line = start_program(place, *shell("$run; echo finished", IGNORES))
     line.order(o="stop", grace=2 * SECOND)
     record = line.record()
     assert (record["signal"], place.texts()) == (signal.SIGTERM, ["up"])
@@ -109,14 +109,14 @@ def test_program_ignoring_sigterm_is_killed_after_the_grace_time(place: Place) -
 
 
 def test_second_stop_does_not_extend_the_grace_time(place: Place) -> None:
-    line = started(place, *shell("$run; echo finished", IGNORES))
+    line = start_program(place, *shell("$run; echo finished", IGNORES))
     line.order(o="stop", grace=SECOND)
     line.order(o="stop", grace=GRACE)
     assert line.record()["signal"] == signal.SIGTERM
 
 
 def test_second_stop_can_shorten_the_grace_time(place: Place) -> None:
-    line = started(place, *PARENTS["shell"])
+    line = start_program(place, *PARENTS["shell"])
     stop(place, line)
     line.order(o="stop", grace=0)
     assert line.record()["signal"] == signal.SIGTERM
@@ -135,7 +135,7 @@ def test_lease_deadline_ends_the_grace_time(place: Place, tmp_path: Path) -> Non
     agent = threading.Thread(target=extend)
     agent.start()
     try:
-        line = started(place, *PARENTS["shell"], deadline=str(tmp_path / "deadline"))
+        line = start_program(place, *PARENTS["shell"], deadline=str(tmp_path / "deadline"))
         stop(place, line)
     finally:
         is_stopped.set()
@@ -145,14 +145,16 @@ def test_lease_deadline_ends_the_grace_time(place: Place, tmp_path: Path) -> Non
 
 
 def test_grace_time_of_zero_kills_immediately(place: Place) -> None:
-    line = started(place, *shell("$run; echo finished", IGNORES))
+    line = start_program(place, *shell("$run; echo finished", IGNORES))
     line.order(o="stop", grace=0)
     assert line.record()["stopped"]
     assert not grace_note(place)
 
 
 def test_exit_without_a_stop_ends_children_immediately(place: Place) -> None:
-    line = started(place, *shell("$run & while ! test -e may-end; do sleep 0.1; done; exit 3"))
+    line = start_program(
+        place, *shell("$run & while ! test -e may-end; do sleep 0.1; done; exit 3")
+    )
     may_end(place)
     record = line.record()
     assert (record["exit_code"], record["stopped"]) == (3, False)
@@ -161,7 +163,7 @@ def test_exit_without_a_stop_ends_children_immediately(place: Place) -> None:
 
 def test_memory_limit_applies_during_the_grace_time(place: Place) -> None:
     grows = SAVES.replace('print("saved")', "kept = [b'x' * (4 << 20) for _ in range(10 ** 6)]")
-    line = started(place, *shell("$run; echo finished", grows), memory_limit=200 << 20)
+    line = start_program(place, *shell("$run; echo finished", grows), memory_limit=200 << 20)
     stop(place, line)
     may_end(place)
     record = line.record()
@@ -169,7 +171,7 @@ def test_memory_limit_applies_during_the_grace_time(place: Place) -> None:
 
 
 def test_users_shell_does_not_extend_the_grace_time(place: Place) -> None:
-    line = started(place, PYTHON, "-c", IGNORES.replace("SIG_IGN", "SIG_DFL"))
+    line = start_program(place, PYTHON, "-c", IGNORES.replace("SIG_IGN", "SIG_DFL"))
     opened = Line(connect(str(place.slot)))
     command = "trap '' TERM HUP; echo up > up; while :; do sleep 0.1; done"
     opened.order(o="shell", tty=False, command=command)
@@ -187,7 +189,7 @@ def test_users_shell_does_not_extend_the_grace_time(place: Place) -> None:
 
 
 def test_shim_killed_during_the_grace_time_leaves_no_processes(place: Place) -> None:
-    line = started(place, *PARENTS["shell"])
+    line = start_program(place, *PARENTS["shell"])
     below = Path(f"/proc/{place.program()}/task/{place.program()}/children").read_text().split()
     stop(place, line)
     os.kill(place.journal()["shim"], signal.SIGKILL)

@@ -52,7 +52,7 @@ ENFORCEMENTS = tuple(
 )
 """Isolation levels and the enforcement of the limit. Polling finds a replica's processes in two
 ways, the kernel in one."""
-each_enforcement = pytest.mark.parametrize(("place", "limited"), ENFORCEMENTS, indirect=True)
+each_enforcement = pytest.mark.parametrize(("place", "limit_fields"), ENFORCEMENTS, indirect=True)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def root() -> Iterator[Path]:
 
 
 @pytest.fixture
-def limited(request: pytest.FixtureRequest, memory_base: str) -> dict[str, object]:
+def limit_fields(request: pytest.FixtureRequest, memory_base: str) -> dict[str, object]:
     """The launch fields that enforce the limit."""
     if request.param == "polling":
         return {"memory_limit": LIMIT}
@@ -75,26 +75,26 @@ def limited(request: pytest.FixtureRequest, memory_base: str) -> dict[str, objec
 
 @each_enforcement
 def test_main_process_over_the_limit_is_out_of_memory(
-    place: Place, limited: dict[str, object]
+    place: Place, limit_fields: dict[str, object]
 ) -> None:
-    record = place.python(GROWS, **limited).record()
+    record = place.python(GROWS, **limit_fields).record()
     assert (record["signal"], record["oom"], record["child_oom"]) == (signal.SIGKILL, True, 0)
 
 
 @each_enforcement
 def test_killed_child_leaves_the_verdict_to_the_main_process(
-    place: Place, limited: dict[str, object]
+    place: Place, limit_fields: dict[str, object]
 ) -> None:
-    record = place.python(CHILD_GROWS, **limited).record()
+    record = place.python(CHILD_GROWS, **limit_fields).record()
     assert (record["exit_code"], record["oom"], record["child_oom"]) == (3, False, 1)
     assert place.texts() == ["up", "child -9"]
 
 
 @each_enforcement
 def test_shared_memory_counts_once_and_files_do_not_count(
-    place: Place, limited: dict[str, object]
+    place: Place, limit_fields: dict[str, object]
 ) -> None:
-    record = place.python(SHARES, **limited).record()
+    record = place.python(SHARES, **limit_fields).record()
     assert record["exit_code"] == 0, record
 
 

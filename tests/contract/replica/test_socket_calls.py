@@ -56,7 +56,7 @@ def reported_values(
     return json.loads(place.texts()[-1])
 
 
-def compiled(directory: Path, source: str) -> Path:
+def compile_program(directory: Path, source: str) -> Path:
     """Compile a program at a place where replicas may run it."""
     if (compiler := shutil.which("cc")) is None:
         pytest.skip("there is no C compiler: this attack is NOT tested")
@@ -135,7 +135,7 @@ def test_bind_check_is_safe_against_time_of_check_races(
 ) -> None:
     if way and not has_landlock():
         pytest.skip("this kernel's Landlock knows no network: that race is open, and NOT tested")
-    program = compiled(tmp_path_factory.mktemp("attack"), RACE)
+    program = compile_program(tmp_path_factory.mktemp("attack"), RACE)
     assert run(place, program, OTHER_ADDRESS, str(turns), *way) == ["never"]
 
 
@@ -181,7 +181,7 @@ int main(int count, char **words) {
 def test_32_bit_programs_cannot_bind(
     place: Place, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    program = compiled(tmp_path_factory.mktemp("attack"), CALLS_IN_32_BIT)
+    program = compile_program(tmp_path_factory.mktemp("attack"), CALLS_IN_32_BIT)
     missing = -errno.ENOSYS
     (line,) = run(place, program, OTHER_ADDRESS)
     if line.startswith("0"):

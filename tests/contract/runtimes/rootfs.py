@@ -66,22 +66,22 @@ def _add_python(archive: tarfile.TarFile) -> None:
         link.type, link.linkname = tarfile.SYMTYPE, str(executable)
         archive.addfile(link)
 
-    def chosen(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        return None if "/site-packages/" in member.name else _needed(member)
+    def select_member(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return None if "/site-packages/" in member.name else _select_needed(member)
 
-    archive.add(library, str(library).lstrip("/"), filter=chosen)
+    archive.add(library, str(library).lstrip("/"), filter=select_member)
     # Debian's Python has no site-packages directory of its own.
     code = "import site; print(site.getsitepackages()[0])"
     packages = execute(str(executable), "-I", "-S", "-c", code, check=True).stdout.strip()
     for path in Path(sysconfig.get_path("purelib")).glob("pip*"):
-        archive.add(path, f"{packages}/{path.name}".lstrip("/"), filter=_needed)
+        archive.add(path, f"{packages}/{path.name}".lstrip("/"), filter=_select_needed)
     modules = [
         str(path) for path in library.glob("lib-dynload/*.so") if not _NOT_NEEDED.search(str(path))
     ]
     _add_libraries(archive, [str(executable), *modules])
 
 
-def _needed(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+def _select_needed(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return None if _NOT_NEEDED.search(member.name) else member
 
 

@@ -287,10 +287,10 @@ def test_installation_ends_with_a_killed_service(place: Path, level: str) -> Non
     with os.fdopen(reader, "rb") as pipe:
         assert pipe.readline() == b"b'running\\n'\n"
         assert service.wait() == -9
-    wait_until_gone(_left(confinement.workspace))
+    wait_until_gone(_remaining_processes(confinement.workspace))
 
 
-def _left(room: str) -> list[int]:
+def _remaining_processes(room: str) -> list[int]:
     """Return the processes of an installation, by their working directory."""
     left: list[int] = []
     for process in Path("/proc").glob("[0-9]*"):

@@ -36,7 +36,7 @@ class Outside:
         absolute = [str(self.place / self.word), f"/tmp/{self.word}", f"/etc/{self.word}"]
         return absolute + [_UP + path[1:] for path in absolute]
 
-    def found(self, cache: Path) -> list[str]:
+    def planted_files(self, cache: Path) -> list[str]:
         """Return the planted files, including those beside the package's layer in the cache. Files
         below a directory of uv's own unpacking do not count."""
         places = [self.place, Path("/tmp"), Path("/etc"), cache, *cache.glob("*")]
@@ -63,7 +63,7 @@ def _prepare(workshop: Workshop, name: str, content: bytes) -> Path | None:
 
 
 def _check(layer: Path | None, outside: Outside, cache: Path) -> None:
-    assert not outside.found(cache)
+    assert not outside.planted_files(cache)
     secret = outside.secret.read_text()
     assert secret == "a secret of the service"
     for path in layer.rglob("*") if layer else ():

@@ -45,7 +45,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def _chosen(index: Path, scratch: Path, what: Sequence[str]) -> set[str]:
+def _choose_packages(index: Path, scratch: Path, what: Sequence[str]) -> set[str]:
     installer = Installer(
         scratch / "cache", {"UV_FIND_LINKS": str(index), "UV_NO_INDEX": "1", "PATH": "/usr/bin"}
     )
@@ -60,5 +60,5 @@ def _chosen(index: Path, scratch: Path, what: Sequence[str]) -> set[str]:
 
 
 def test_autologging_extra_installs_a_compatible_mlflow(index: Path, tmp_path: Path) -> None:
-    chosen = _chosen(index, tmp_path, [f"{_SDK}[autologging]==2.7.0"])
+    chosen = _choose_packages(index, tmp_path, [f"{_SDK}[autologging]==2.7.0"])
     assert chosen == {f"{_SDK}==2.7.0", "mlflow==2.16.0", "protobuf==5.29.6"}

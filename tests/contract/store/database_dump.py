@@ -18,13 +18,13 @@ from tests.contract.store.metadata_samples import (
     make_metadata_store,
     make_node,
     make_progress,
-    tracked,
+    tracking_stores,
 )
 from tests.contract.store.store_samples import (
     T0,
     cancel,
     drill,
-    ended,
+    end_job,
     entry,
     live_job,
     make_job,
@@ -33,6 +33,7 @@ from tests.contract.store.store_samples import (
 )
 from tests.contract.store.study_samples import (
     child,
+    finished_operation,
     make_dataset,
     make_evaluation,
     make_pipeline,
@@ -40,10 +41,9 @@ from tests.contract.store.study_samples import (
     make_trial,
     make_tuning,
     make_version,
-    measured,
-    registered,
+    measurement,
+    register_model,
     suggesting,
-    told,
 )
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.states import JobState
@@ -63,7 +63,7 @@ async def fill(store: Store) -> None:
     await store.intake.create(*(NewWork(work, (entry("created"),)) for work in works))
     await store.intake.request_cancel(works[1].name, cancel())
     await store.intake.order_drill(works[1].name, drill(at_line="^step 7$"))
-    await ended(store, make_job(3))
+    await end_job(store, make_job(3))
     epoch, live = await store.ledger.acquire("release"), await store.ledger.load(JobUid(1))
     sent = Notification(JobUid(1), "ops", Occasion.FAILED, T0, "{}")
     changed = step(live_job(live), JobState.RUNNING, "running")
@@ -73,15 +73,17 @@ async def fill(store: Store) -> None:
     await store.intake.drain_node(NodeDrain("n2", T0, "new disk"))
     await store.intake.set_quota(QuotaKey("p", "us-central1", "cpus"), 2.5)
     await store.studies.create(make_study(30))
-    await store.studies.create_trial(make_trial(30), [measured(1, 0.25)])
+    await store.studies.create_trial(make_trial(30), [measurement(1, 0.25)])
     await store.studies.begin_operation(suggesting(5, 30))
-    await registered(store, make_version("m", 1, "default", "champion"), told(1))
+    await register_model(store, make_version("m", 1, "default", "champion"), finished_operation(1))
     await store.evaluations.create(make_evaluation(1))
-    await tracked(store).metadata_stores.create(make_metadata_store(), told(3))
-    await tracked(store).metadata.create(make_node(context("e")))
-    await tracked(store).tensorboards.create(make_board("t"))
+    await tracking_stores(store).metadata_stores.create(
+        make_metadata_store(), finished_operation(3)
+    )
+    await tracking_stores(store).metadata.create(make_node(context("e")))
+    await tracking_stores(store).tensorboards.create(make_board("t"))
     await store.curves.put(JobUid(1), make_progress("events"), (make_curve(1, "", "loss"),))
-    await store.datasets.create(make_dataset(1), told(4))
+    await store.datasets.create(make_dataset(1), finished_operation(4))
     await store.secrets.add("p", "db", T0, lambda _: b"sealed")
 
 
@@ -94,7 +96,9 @@ async def contents(store: Store) -> dict[str, Any]:
         "trials' jobs": await reader.children(JobUid(10)),
         "found": await reader.find("census"),
         "timelines": [await reader.timeline(JobUid(uid)) for uid in (1, 2, 10)],
-        "operations": [await reader.operation(told(number).name) for number in (1, 3, 4)],
+        "operations": [
+            await reader.operation(finished_operation(number).name) for number in (1, 3, 4)
+        ],
         "deleted": await reader.operation(operation(1).name),
         "drained": await reader.drained_nodes(),
         "quotas": await reader.quotas(),
@@ -105,9 +109,9 @@ async def contents(store: Store) -> dict[str, Any]:
         "versions": await store.models.versions(version.name),
         "champion": await store.models.version(version.name, "champion"),
         "evaluation": await store.evaluations.get(make_evaluation(1).name),
-        "metadata": await tracked(store).metadata_stores.get(make_metadata_store().name),
-        "node": await tracked(store).metadata.get(context("e")),
-        "board": await tracked(store).tensorboards.get(make_board("t").name),
+        "metadata": await tracking_stores(store).metadata_stores.get(make_metadata_store().name),
+        "node": await tracking_stores(store).metadata.get(context("e")),
+        "board": await tracking_stores(store).tensorboards.get(make_board("t").name),
         "curve files": await store.curves.files(JobUid(1)),
         "curves": await store.curves.series(JobUid(1)),
         "dataset": await store.datasets.get(make_dataset(1).name),

@@ -25,7 +25,7 @@ from trainshed_tracking.tensorboards.records import BoardName, BoardResource
 STORE = StoreName("p", "us-central1", "default")
 
 
-def tracked(store: Store) -> Stores:
+def tracking_stores(store: Store) -> Stores:
     """Return the tracking stores of a store, without points."""
     return stores_in(store, PointFiles(Path("nowhere")), lambda: JobUid(9), lambda: T0)
 

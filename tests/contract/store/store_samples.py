@@ -81,7 +81,7 @@ def drill(kind: DrillKind = DrillKind.KILL, at_line: str | None = None) -> Drill
     return Drill(0, kind, ReplicaId(1, 0), T0, at_line=at_line)
 
 
-async def ended(store: Store, job: Job) -> None:
+async def end_job(store: Store, job: Job) -> None:
     """Finish a stored job."""
     epoch = await store.ledger.acquire("test")
     live = live_job(await store.ledger.load(job.uid))

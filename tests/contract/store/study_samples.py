@@ -103,7 +103,7 @@ def make_trial(study: int, number: int = 0) -> Trial:
     return Trial(StudyUid(study), number, TrialState.ACTIVE, values, T0, started=T0 + 1)
 
 
-def measured(step: int, loss: float, elapsed: int = 0) -> Measurement:
+def measurement(step: int, loss: float, elapsed: int = 0) -> Measurement:
     return Measurement((("loss", loss),), step, elapsed)
 
 
@@ -123,7 +123,7 @@ def suggesting(number: int, study: int) -> Operation:
     )
 
 
-def told(number: int, kind: OperationKind = OperationKind.UPDATE) -> Operation:
+def finished_operation(number: int, kind: OperationKind = OperationKind.UPDATE) -> Operation:
     """Return a finished operation with a response."""
     return Operation(
         f"{PLACE}/operations/{number}", kind, "x", T0, T0, response="{}", response_type="Model"
@@ -145,7 +145,7 @@ def make_version(model_id: str, version: int, *aliases: str) -> ModelVersion:
     )
 
 
-async def registered(store: Store, version: ModelVersion, operation: Operation) -> None:
+async def register_model(store: Store, version: ModelVersion, operation: Operation) -> None:
     """Store a version of a model."""
     is_new = version.version == 1
     await store.models.register(version.name, lambda _: (version, operation), is_new=is_new)

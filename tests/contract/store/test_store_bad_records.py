@@ -20,7 +20,7 @@ from tests.contract.store.metadata_samples import (
     make_metadata_store,
     make_node,
     make_progress,
-    tracked,
+    tracking_stores,
 )
 from tests.contract.store.store_samples import (
     T0,
@@ -37,8 +37,8 @@ from tests.contract.store.study_samples import (
     make_study,
     make_trial,
     make_version,
-    measured,
-    registered,
+    measurement,
+    register_model,
 )
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.lifecycle.states import JobState
@@ -57,7 +57,7 @@ Read = Callable[[Store], Awaitable[Any]]
 
 
 async def lineage_nodes(store: Store) -> tuple[Node, ...]:
-    return (await tracked(store).metadata.lineage(execution("x1"))).nodes
+    return (await tracking_stores(store).metadata.lineage(execution("x1"))).nodes
 
 
 READS: dict[tuple[str, str], tuple[Read, ...]] = {
@@ -85,16 +85,18 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
         lambda store: store.evaluations.list(PLACE | {"model_id": "m", "version": 1}),
     ),
     ("tensorboard_resources", "record"): (
-        lambda store: tracked(store).tensorboards.list(
+        lambda store: tracking_stores(store).tensorboards.list(
             {"parent": "projects/p/locations/us-central1", "level": Level.TENSORBOARD}
         ),
     ),
     ("curve_files", "record"): (lambda store: store.curves.files(JobUid(1)),),
     ("curve_series", "record"): (lambda store: store.curves.series(JobUid(1)),),
     ("datasets", "record"): (lambda store: store.datasets.list(PLACE),),
-    ("metadata_stores", "record"): (lambda store: tracked(store).metadata_stores.list(PLACE),),
+    ("metadata_stores", "record"): (
+        lambda store: tracking_stores(store).metadata_stores.list(PLACE),
+    ),
     ("metadata_nodes", "record"): (
-        lambda store: tracked(store).metadata.nodes(STORE, NodeKind.ARTIFACT),
+        lambda store: tracking_stores(store).metadata.nodes(STORE, NodeKind.ARTIFACT),
         lineage_nodes,
     ),
 }
@@ -112,26 +114,26 @@ async def fill(store: Store) -> None:
     for number in (1, 2):
         await store.intake.create(NewWork(make_job(number), (entry("created"), entry("queued"))))
         await store.intake.request_cancel(make_job(number).name, cancel())
-        await registered(
+        await register_model(
             store, make_version("m", number, *(["default"] * (number == 1))), operation(10 + number)
         )
-    await registered(store, make_version("n", 1, "default"), operation(20))
+    await register_model(store, make_version("n", 1, "default"), operation(20))
     for number in (1, 2):
         await store.evaluations.create(make_evaluation(number))
     for number, name in enumerate((STORE, replace(STORE, store_id="other"))):
-        await tracked(store).metadata_stores.create(
+        await tracking_stores(store).metadata_stores.create(
             make_metadata_store(name), operation(30 + number)
         )
     for number in (1, 2):
-        await tracked(store).metadata.create(make_node(artifact(f"a{number}")))
-        await tracked(store).metadata.create(make_node(execution(f"x{number}")))
-    await tracked(store).metadata.link(
+        await tracking_stores(store).metadata.create(make_node(artifact(f"a{number}")))
+        await tracking_stores(store).metadata.create(make_node(execution(f"x{number}")))
+    await tracking_stores(store).metadata.link(
         [
             edge(execution("x1"), EdgeRole.INPUT, artifact("a1")),
             replace(edge(execution("x1"), EdgeRole.OUTPUT, artifact("a2")), labels=(("a", "b"),)),
         ]
     )
-    await tracked(store).tensorboards.create_all([make_board("t1"), make_board("t2")])
+    await tracking_stores(store).tensorboards.create_all([make_board("t1"), make_board("t2")])
     for path in ("a", "b"):
         series = make_curve(ord(path), path, "loss")
         await store.curves.put(JobUid(1), make_progress(path), (series,))
@@ -140,7 +142,7 @@ async def fill(store: Store) -> None:
     for number in (30, 31):
         await store.studies.create(make_study(number))
     for number in (1, 2):
-        await store.studies.create_trial(make_trial(30, number), [measured(number, 0.5)])
+        await store.studies.create_trial(make_trial(30, number), [measurement(number, 0.5)])
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from msgspec.structs import replace
 from tests.contract.store.store_samples import cancel, entry, make_job, operation
 from tests.contract.store.study_samples import (
     child,
+    finished_operation,
     make_pipeline,
     make_study,
     make_trial,
     make_tuning,
     make_version,
-    measured,
-    registered,
-    told,
+    measurement,
+    register_model,
 )
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, Unavailable
 from trainshed.core.lifecycle.states import JobState
@@ -27,12 +27,12 @@ from trainshed.store.port import ORPHANS, Commit, JobQuery, LiveJob, NewWork, St
 from trainshed.store.sqlite.database import Store
 
 
-async def created(store: Store, *works: Work) -> None:
+async def create_works(store: Store, *works: Work) -> None:
     for work in works:
         await store.intake.create(NewWork(work, (entry("created"),)))
 
 
-async def loaded(store: Store, uid: int) -> LiveJob[Work]:
+async def load_job(store: Store, uid: int) -> LiveJob[Work]:
     live = await store.ledger.load(JobUid(uid))
     assert live
     return live
@@ -54,10 +54,10 @@ async def test_several_jobs_are_created_together_or_not_at_all(store: Store) -> 
         assert await uids(store, JobQuery("p", None, None)) == [1]
         assert await store.reader.timeline(JobUid(3)) == ()
     # The names are available: nothing was reserved.
-    await created(store, make_job(3))
+    await create_works(store, make_job(3))
 
 
-async def committed(store: Store, commit: Commit) -> int:
+async def commit_step(store: Store, commit: Commit) -> int:
     return await store.ledger.commit(await store.ledger.acquire("test"), commit)
 
 
@@ -76,10 +76,10 @@ async def test_commit_with_an_existing_name_or_uid_stores_nothing(
     """spec/invariants#guarded-writes: nothing of a stale commit is stored."""
     tuning = make_tuning(1)
     there = make_version("m", 1, "default", "first")
-    await created(store, tuning, make_job(8, "taken"))
-    await registered(store, there, told(1))
+    await create_works(store, tuning, make_job(8, "taken"))
+    await register_model(store, there, finished_operation(1))
     await store.intake.request_cancel(tuning.name, cancel())
-    live = await loaded(store, 1)
+    live = await load_job(store, 1)
     good = NewWork(make_job(7, "good"), (entry("created"),))
     commit = Commit(
         replace(tuning, next_trial=9),
@@ -87,13 +87,13 @@ async def test_commit_with_an_existing_name_or_uid_stores_nothing(
         (entry("went on"),),
         live.intents[0].seq,
         (make_trial(1, 1),),
-        ((1, measured(1, 1.0)),),
+        ((1, measurement(1, 1.0)),),
         (good, made),
         model,
     )
     with pytest.raises(StaleCommit):
-        await committed(store, commit)
-    assert await loaded(store, 1) == live
+        await commit_step(store, commit)
+    assert await load_job(store, 1) == live
     assert await store.reader.timeline(JobUid(1)) == (entry("created"),)
     assert await store.studies.history([tuning.study]) == ()
     assert await store.studies.measurements(tuning.study) == {}
@@ -101,21 +101,23 @@ async def test_commit_with_an_existing_name_or_uid_stores_nothing(
     assert await uids(store, JobQuery("p", None, None)) == [8, 1]
     assert await store.reader.timeline(JobUid(7)) == ()
     whole = replace(commit, made=(good,), model=make_version("m", 2, "default"))
-    assert await committed(store, whole) == 2
+    assert await commit_step(store, whole) == 2
     assert (await store.models.version(there.name, "")).version == 2
 
 
 async def test_deleting_a_tuning_job_deletes_its_trials(store: Store) -> None:
     tuning, other = make_tuning(1), make_tuning(2)
-    await created(store, tuning, other)
+    await create_works(store, tuning, other)
     for job in (tuning, other):
         over = replace(job, state=JobState.SUCCEEDED)
         trials = (make_trial(job.uid, 1), make_trial(job.uid, 2))
         made = (NewWork(child(job, job.uid + 10, 1)),)
-        await committed(store, Commit(over, 1, (), 0, trials, ((1, measured(1, 1.0)),), made=made))
+        await commit_step(
+            store, Commit(over, 1, (), 0, trials, ((1, measurement(1, 1.0)),), made=made)
+        )
     # A client's study may have the uid of a trial's job, but never the uid of a tuning job.
     await store.studies.create(make_study(3))
-    await store.studies.create_trial(make_trial(3), [measured(1, 1.0)])
+    await store.studies.create_trial(make_trial(3), [measurement(1, 1.0)])
     await store.intake.delete_job(tuning.name, operation(1))
     assert await store.studies.history([tuning.study, other.study]) == (
         make_trial(2, 1),
@@ -136,7 +138,7 @@ async def test_child_job_cannot_be_deleted_before_its_parent_has_handled_its_end
     tuning, pipeline = make_tuning(1), make_pipeline(2)
     trial, step = child(tuning, 11, 1), child(pipeline, 12, 0)
     waiting = replace(tuning, running=(RunningTrial(1, trial.uid),))
-    await created(
+    await create_works(
         store,
         waiting,
         pipeline,
@@ -145,7 +147,7 @@ async def test_child_job_cannot_be_deleted_before_its_parent_has_handled_its_end
     for work in (trial, step):
         with pytest.raises(FailedPrecondition, match="has not yet processed"):
             await store.intake.delete_job(work.name, operation(1))
-    await committed(store, Commit(replace(waiting, running=()), 1))
+    await commit_step(store, Commit(replace(waiting, running=()), 1))
     await store.intake.delete_job(trial.name, operation(1))
-    await committed(store, Commit(replace(pipeline, state=JobState.SUCCEEDED), 1))
+    await commit_step(store, Commit(replace(pipeline, state=JobState.SUCCEEDED), 1))
     await store.intake.delete_job(step.name, operation(2))

@@ -27,22 +27,22 @@ from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit
 from trainshed.store.sqlite.database import Store
 
 
-async def created(store: Store, job: Job) -> Job:
+async def create_job(store: Store, job: Job) -> Job:
     await store.intake.create(NewWork(job, (entry("created"),)))
     return job
 
 
-async def loaded(store: Store, uid: int) -> LiveJob[Job]:
+async def load_job(store: Store, uid: int) -> LiveJob[Job]:
     return live_job(await store.ledger.load(JobUid(uid)))
 
 
-async def finished(store: Store, job: Job, state: JobState = JobState.SUCCEEDED) -> None:
+async def finish_job(store: Store, job: Job, state: JobState = JobState.SUCCEEDED) -> None:
     epoch = await store.ledger.acquire("test")
-    await store.ledger.commit(epoch, step(await loaded(store, job.uid), state, "ended"))
+    await store.ledger.commit(epoch, step(await load_job(store, job.uid), state, "ended"))
 
 
 async def test_job_with_a_numeric_id_is_found_by_its_full_name(store: Store) -> None:
-    job = await created(store, make_job(7, "7"))
+    job = await create_job(store, make_job(7, "7"))
     assert (await store.reader.job(job.name))[0] == job
     assert (await store.reader.find("7"))[0] == job
     for elsewhere in (
@@ -64,20 +64,20 @@ async def test_job_with_a_numeric_id_is_found_by_its_full_name(store: Store) -> 
 
 async def test_drills_are_stored_in_addition_to_a_cancel(store: Store) -> None:
     """spec/operations#drills: every requested drill is carried out, and several cancels count as one."""
-    job = await created(store, make_job(1))
+    job = await create_job(store, make_job(1))
     first, second = drill(DrillKind.KILL), drill(DrillKind.SEGV, "^step 3$")
     assert await store.intake.order_drill(job.name, first) == job.uid
     await store.intake.request_cancel(job.name, cancel(T0 + 1))
     await store.intake.order_drill(job.name, second)
     await store.intake.order_drill(job.name, second)
     await store.intake.request_cancel(job.name, cancel(T0 + 2))
-    live = await loaded(store, 1)
+    live = await load_job(store, 1)
     expected = [DrillOrdered(first), cancel(T0 + 1), DrillOrdered(second), DrillOrdered(second)]
     assert [intent.event for intent in live.intents] == expected
     assert await store.ledger.load_live() == (live,)
     epoch = await store.ledger.acquire("a")
     await store.ledger.commit(epoch, step(live, JobState.RUNNING, consumed=live.intents[2].seq))
-    assert (await loaded(store, 1)).intents == live.intents[3:]
+    assert (await load_job(store, 1)).intents == live.intents[3:]
 
 
 async def unchanged_after(store: Store, epoch: int, commit: Commit) -> None:
@@ -93,28 +93,28 @@ async def unchanged_after(store: Store, epoch: int, commit: Commit) -> None:
 
 async def test_commit_with_a_stale_generation_writes_nothing(store: Store) -> None:
     """spec/invariants#guarded-writes."""
-    await created(store, make_job(1))
+    await create_job(store, make_job(1))
     epoch = await store.ledger.acquire("a")
-    old = await loaded(store, 1)
+    old = await load_job(store, 1)
     await store.ledger.commit(epoch, step(old, JobState.PREPARING))
     await unchanged_after(store, epoch, step(old, JobState.RUNNING, "too late", consumed=99))
 
 
 async def test_commit_of_a_former_leader_writes_nothing(store: Store) -> None:
     """spec/invariants#guarded-writes: the leadership epoch is part of the guard."""
-    await created(store, make_job(1))
+    await create_job(store, make_job(1))
     former = await store.ledger.acquire("a")
     leader = await store.ledger.acquire("b")
     assert leader > former
-    live = await loaded(store, 1)
+    live = await load_job(store, 1)
     await unchanged_after(store, former, step(live, JobState.RUNNING, "ghost"))
     await store.ledger.commit(leader, step(live, JobState.RUNNING))
 
 
 async def test_final_state_of_a_job_cannot_change(store: Store) -> None:
-    await created(store, make_job(1))
+    await create_job(store, make_job(1))
     epoch = await store.ledger.acquire("a")
-    live = await loaded(store, 1)
+    live = await load_job(store, 1)
     generation = await store.ledger.commit(epoch, step(live, JobState.FAILED))
     over = LiveJob(in_state(live.job, JobState.FAILED), generation)
     for state in (JobState.RUNNING, JobState.SUCCEEDED):
@@ -124,37 +124,37 @@ async def test_final_state_of_a_job_cannot_change(store: Store) -> None:
 
 async def test_intent_added_between_load_and_commit_is_kept(store: Store) -> None:
     """spec/invariants#durability: an acknowledged intent is not lost."""
-    job = await created(store, make_job(1))
+    job = await create_job(store, make_job(1))
     epoch = await store.ledger.acquire("a")
-    live = await loaded(store, 1)
+    live = await load_job(store, 1)
     await store.intake.request_cancel(job.name, cancel())
     await store.ledger.commit(epoch, step(live, JobState.PREPARING))
-    waiting = await loaded(store, 1)
+    waiting = await load_job(store, 1)
     assert [intent.event for intent in waiting.intents] == [cancel()]
     consumed = waiting.intents[-1].seq
     await store.ledger.commit(epoch, step(waiting, JobState.CANCELLING, consumed=consumed))
-    assert (await loaded(store, 1)).intents == ()
+    assert (await load_job(store, 1)).intents == ()
     await store.intake.request_cancel(job.name, cancel(T0 + 9))
-    (again,) = (await loaded(store, 1)).intents
+    (again,) = (await load_job(store, 1)).intents
     assert again.seq > consumed
 
 
 async def test_job_cannot_end_with_an_unconsumed_intent(store: Store) -> None:
     """spec/lifecycle#cancel: a cancel is never lost."""
-    job = await created(store, make_job(1))
+    job = await create_job(store, make_job(1))
     epoch = await store.ledger.acquire("a")
-    live = await loaded(store, 1)
+    live = await load_job(store, 1)
     await store.intake.request_cancel(job.name, cancel())
     await unchanged_after(store, epoch, step(live, JobState.FAILED, "ended"))
-    (intent,) = (await loaded(store, 1)).intents
+    (intent,) = (await load_job(store, 1)).intents
     await store.ledger.commit(epoch, step(live, JobState.CANCELLED, consumed=intent.seq))
     assert (await store.reader.job(job.name))[0].state is JobState.CANCELLED
 
 
 async def test_label_and_state_changes_do_not_overwrite_each_other(store: Store) -> None:
-    job = await created(store, make_job(1, labels=(("a", "1"),)))
+    job = await create_job(store, make_job(1, labels=(("a", "1"),)))
     epoch = await store.ledger.acquire("a")
-    live = await loaded(store, 1)
+    live = await load_job(store, 1)
     changed = await store.intake.replace_labels(job.name, (("b", "2"),), "", T0 + SECOND)
     assert changed == replace(job, labels=(("b", "2"),), updated=T0 + SECOND)
     await store.ledger.commit(
@@ -162,15 +162,15 @@ async def test_label_and_state_changes_do_not_overwrite_each_other(store: Store)
     )
     now, _ = await store.reader.job(job.name)
     assert (now.state, now.labels, now.updated) == (JobState.RUNNING, (("b", "2"),), T0 + SECOND)
-    assert (await loaded(store, 1)).job == now
-    await finished(store, job)
+    assert (await load_job(store, 1)).job == now
+    await finish_job(store, job)
     over = await store.intake.replace_labels(job.name, (), "", T0)
     assert (over.state, over.labels) == (JobState.SUCCEEDED, ())
 
 
 async def test_delete_with_an_existing_operation_name_is_rolled_back(store: Store) -> None:
     for uid in (1, 2):
-        await finished(store, await created(store, make_job(uid)))
+        await finish_job(store, await create_job(store, make_job(uid)))
     await store.intake.delete_job(make_job(1).name, operation(1))
     with pytest.raises(Unavailable):
         await store.intake.delete_job(make_job(2).name, operation(1))
@@ -182,7 +182,7 @@ async def test_failing_command_does_not_affect_other_commands_of_its_transaction
     store: Store,
 ) -> None:
     """spec/invariants#guarded-writes: a failed guard rolls back only its own command."""
-    await created(store, make_job(1))
+    await create_job(store, make_job(1))
     results = await asyncio.gather(
         *(store.intake.create(NewWork(make_job(uid), (entry("created"),))) for uid in range(2, 40)),
         store.intake.create(NewWork(make_job(99, "job1"))),
@@ -195,7 +195,7 @@ async def test_failing_command_does_not_affect_other_commands_of_its_transaction
     assert [type(result) for result in results[38:]] == expected
     assert set(results[:38]) == {None}
     assert [work.job.uid for work in await store.ledger.load_live()] == list(range(1, 41))
-    await created(store, make_job(41, "other"))
+    await create_job(store, make_job(41, "other"))
 
 
 async def test_only_the_leader_stores_a_new_job_that_has_already_started(store: Store) -> None:
@@ -206,7 +206,7 @@ async def test_only_the_leader_stores_a_new_job_that_has_already_started(store: 
     with pytest.raises(StaleCommit, match=f"epoch {former} has ended"):
         await store.ledger.create_admitted(former, made)
     await store.ledger.create_admitted(epoch, made)
-    live = await loaded(store, 1)
+    live = await load_job(store, 1)
     assert (live.job, live.generation) == (job, 1)
     kinds = [entry.kind for entry in await store.reader.timeline(JobUid(1))]
     assert kinds == ["created", "admitted"]

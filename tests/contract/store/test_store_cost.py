@@ -18,12 +18,12 @@ def steps(directory: Path, sql: str, parameters: dict[str, Any]) -> int:
     connection = sqlite3.connect(directory / DATABASE_FILE)
     count = 0
 
-    def counted() -> int:
+    def count_step() -> int:
         nonlocal count
         count += 1
         return 0
 
-    connection.set_progress_handler(counted, 1)
+    connection.set_progress_handler(count_step, 1)
     connection.execute(sql, parameters).fetchall()
     connection.close()
     return count

@@ -94,13 +94,13 @@ def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(narrowing, "MAX_CHECKED_WORKS", 7)
 
 
-async def filled(store: Store) -> Sequence[Work]:
+async def fill_store(store: Store) -> Sequence[Work]:
     made = history()
     await store.intake.create(*(NewWork(work, (entry("created"),)) for work in made))
     return made
 
 
-async def listed(store: Store, query: JobQuery, wanted: JobFilter) -> list[int]:
+async def list_uids(store: Store, query: JobQuery, wanted: JobFilter) -> list[int]:
     """Return all matching works, page by page."""
     assert wanted.where is not None
     uids: list[int] = []
@@ -116,13 +116,13 @@ async def listed(store: Store, query: JobQuery, wanted: JobFilter) -> list[int]:
 
 @pytest.mark.usefixtures("bounds")
 async def test_filtered_list_equals_the_result_of_the_filter(store: Store) -> None:
-    made = await filled(store)
+    made = await fill_store(store)
     for text in FILTERS:
         wanted = compile_job_filter(text, STATES)
         expected = sorted((work.uid for work in made if wanted.passes(work)), reverse=True)
         if wanted.where is None:
             continue
-        assert await listed(store, ALL, wanted) == expected, text
+        assert await list_uids(store, ALL, wanted) == expected, text
     narrowed = [text for text in FILTERS if compile_job_filter(text, STATES).where is not None]
     assert len(narrowed) > len(FILTERS) * 2 // 3
 
@@ -143,16 +143,16 @@ async def test_filtered_list_equals_the_result_of_the_filter(store: Store) -> No
 async def test_filtered_list_stays_within_its_project_and_location(
     store: Store, query: JobQuery
 ) -> None:
-    await filled(store)
-    whole = set(await listed(store, query, JobFilter(where=Every(()))))
+    await fill_store(store)
+    whole = set(await list_uids(store, query, JobFilter(where=Every(()))))
     for where in (Equal(Column.STATE, "QUEUED"), Labelled("team"), Every(())):
-        everywhere = await listed(store, ALL, JobFilter(where=where))
-        inside = await listed(store, query, JobFilter(where=where))
+        everywhere = await list_uids(store, ALL, JobFilter(where=where))
+        inside = await list_uids(store, query, JobFilter(where=where))
         assert inside == [uid for uid in everywhere if uid in whole] or query.collection is not None
         assert set(inside) <= whole
 
 
-async def found(store: Store, where: Condition) -> list[int]:
+async def find_uids(store: Store, where: Condition) -> list[int]:
     return [work.uid for work, _ in (await store.reader.matching(ALL, where)).jobs]
 
 
@@ -160,25 +160,25 @@ async def test_filtered_lists_follow_state_changes_of_a_job(store: Store) -> Non
     job = replace(make_job(1), labels=(("team", "vision"),))
     await store.intake.create(NewWork(job, (entry("created"),)))
     queued, running = Equal(Column.STATE, "QUEUED"), Equal(Column.STATE, "RUNNING")
-    assert (await found(store, queued), await found(store, running)) == ([1], [])
+    assert (await find_uids(store, queued), await find_uids(store, running)) == ([1], [])
     epoch = await store.ledger.acquire("controller")
     live = live_job(await store.ledger.load(JobUid(1)))
     await store.ledger.commit(epoch, step(live, JobState.RUNNING, "running"))
-    assert (await found(store, queued), await found(store, running)) == ([], [1])
+    assert (await find_uids(store, queued), await find_uids(store, running)) == ([], [1])
     await store.intake.replace_labels(job.name, (("team", "sound"), ("x", "")), "", T0)
-    assert await found(store, Labelled("team", "vision")) == []
-    assert await found(store, Every((Labelled("team", "sound"), Labelled("x")))) == [1]
+    assert await find_uids(store, Labelled("team", "vision")) == []
+    assert await find_uids(store, Every((Labelled("team", "sound"), Labelled("x")))) == [1]
     live = live_job(await store.ledger.load(JobUid(1)))
     await store.ledger.commit(epoch, step(live, JobState.CANCELLED, "ended"))
     await store.intake.delete_job(job.name, operation(1))
-    assert await found(store, Either((Labelled("x"), Equal(Column.STATE, "CANCELLED")))) == []
+    assert await find_uids(store, Either((Labelled("x"), Equal(Column.STATE, "CANCELLED")))) == []
 
 
 async def test_step_without_matches_checks_a_limited_number_of_works(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/invariants#finished-jobs."""
-    await filled(store)
+    await fill_store(store)
     monkeypatch.setattr(narrowing, "MAX_STEPS", 1)
     monkeypatch.setattr(narrowing, "MAX_CHECKED_WORKS", 20)
     after, steps = 0, 0

@@ -6,12 +6,12 @@ from tests.contract.store.store_samples import T0
 from trainshed.store.sqlite.database import Store
 
 
-def sealed(version: int) -> bytes:
+def sealed_value(version: int) -> bytes:
     return b"sealed \x00 %d" % version
 
 
 async def add(store: Store, name: str, project: str = "p") -> int:
-    return (await store.secrets.add(project, name, T0, sealed)).version
+    return (await store.secrets.add(project, name, T0, sealed_value)).version
 
 
 async def test_secret_version_numbers_are_not_reused(store: Store) -> None:

@@ -233,7 +233,7 @@ def acknowledged_until_killed(directory: Path, first: int, lines: int) -> dict[i
     return {int(uid): _RANK[word] for word, uid in words}
 
 
-async def found(store: Store, uid: int) -> int:
+async def stored_rank(store: Store, uid: int) -> int:
     """Return the rank of a job's stored step, after checking that all its parts agree. 0: not stored."""
     entries = len(await store.reader.timeline(JobUid(uid)))
     live = await store.ledger.load(JobUid(uid))
@@ -261,9 +261,9 @@ async def test_kill_keeps_acknowledged_writes_and_leaves_no_partial_writes(tmp_p
         store = open_database(tmp_path)
         for uid, rank in reached.items():
             # The step in progress at the kill may be stored or not, one per job.
-            assert await found(store, uid) in (rank, rank + 1)
+            assert await stored_rank(store, uid) in (rank, rank + 1)
         for uid in range(first, max(reached, default=first) + 17):
-            await found(store, uid)
+            await stored_rank(store, uid)
         assert await store.ledger.acquire("after") >= 2
         job = make_job(first + 99_999)
         await store.intake.create(NewWork(job))

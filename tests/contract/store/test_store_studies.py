@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.store.store_samples import T0
-from tests.contract.store.study_samples import make_study, make_trial, measured, suggesting
+from tests.contract.store.study_samples import make_study, make_trial, measurement, suggesting
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.records import StudyUid, Trial
@@ -22,12 +22,14 @@ async def with_trials(store: Store, count: int, uid: int = 1) -> list[Trial]:
     """Create a study with trials that have one measurement each."""
     await store.studies.create(make_study(uid))
     return [
-        await store.studies.create_trial(make_trial(uid), [measured(number, number / 2)])
+        await store.studies.create_trial(make_trial(uid), [measurement(number, number / 2)])
         for number in range(1, count + 1)
     ]
 
 
-def done(running: Operation, state: OperationState = OperationState.SUCCEEDED) -> Operation:
+def end_operation(
+    running: Operation, state: OperationState = OperationState.SUCCEEDED
+) -> Operation:
     return replace(running, state=state, updated=running.updated + 1)
 
 
@@ -37,7 +39,7 @@ async def test_operation_can_finish_only_once(store: Store) -> None:
     await store.studies.begin_operation(running)
     results = await asyncio.gather(
         *(
-            store.studies.finish_operation(done(running), suggested=[make_trial(1)])
+            store.studies.finish_operation(end_operation(running), suggested=[make_trial(1)])
             for _ in range(5)
         ),
         return_exceptions=True,
@@ -46,7 +48,9 @@ async def test_operation_can_finish_only_once(store: Store) -> None:
     assert sum(isinstance(result, StaleCommit) for result in results) == 4
     assert len(await store.studies.history([ONE])) == 2
     with pytest.raises(StaleCommit):
-        await store.studies.finish_operation(done(suggesting(2, 1)), suggested=[make_trial(1)])
+        await store.studies.finish_operation(
+            end_operation(suggesting(2, 1)), suggested=[make_trial(1)]
+        )
     # Numbers used by a rejected step are available again.
     assert (await store.studies.create_trial(make_trial(1))).number == 3
 
@@ -57,7 +61,7 @@ async def test_deleting_a_study_deletes_all_of_its_rows(store: Store) -> None:
     ended, running = suggesting(1, 1), suggesting(2, 1)
     for operation in (ended, running):
         await store.studies.begin_operation(operation)
-    await store.studies.finish_operation(done(ended))
+    await store.studies.finish_operation(end_operation(ended))
     await store.studies.delete_study(make_study(1).name, T0)
     assert await store.studies.history([ONE]) == ()
     assert await store.studies.measurements(ONE) == {}

@@ -15,20 +15,20 @@ CHART = ROOT / "deploy" / "chart"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 
 
-def rendered(**values: Any) -> list[dict[str, Any]]:
+def render_chart(**values: Any) -> list[dict[str, Any]]:
     """Return the documents of `helm install trainshed deploy/chart --namespace training` with these
     `values`."""
     unknown = values.keys() - VALUES.keys()
     assert not unknown, unknown
     documents: list[dict[str, Any]] = []
     for template in sorted((CHART / "templates").iterdir()):
-        text = _filled(_kept(template.read_text(), VALUES | values), VALUES | values)
+        text = _fill_in(_apply_conditions(template.read_text(), VALUES | values), VALUES | values)
         assert "{{" not in text, f"{template}: not supported by chart.py"
         documents += filter(None, yaml.safe_load_all(text))
     return documents
 
 
-def _kept(text: str, values: dict[str, Any]) -> str:
+def _apply_conditions(text: str, values: dict[str, Any]) -> str:
     """Return the lines whose conditions are true."""
     holds: list[bool] = []
     lines: list[str] = []
@@ -42,7 +42,7 @@ def _kept(text: str, values: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _filled(text: str, values: dict[str, Any]) -> str:
+def _fill_in(text: str, values: dict[str, Any]) -> str:
     def value(match: re.Match[str]) -> str:
         filled = str(values[match[1]])
         if match[2] == "sha256sum":

@@ -41,7 +41,9 @@ def install(lab: KubernetesLab) -> None:
     config = chart.VALUES["config"]
     for name, text in (("image", IMAGE), ("address", lab.address(_HOME))):
         config = re.sub(f'(?m)^{name} = ".*"$', f'{name} = "{text}"', config)
-    documents = [_adapt(lab, document) for document in chart.rendered(config=config + _SETTINGS)]
+    documents = [
+        _adapt(lab, document) for document in chart.render_chart(config=config + _SETTINGS)
+    ]
     lab.apply(_NAMESPACE, _volume(), *documents, namespace=NAMESPACE)
 
 

@@ -160,7 +160,7 @@ def test_chart_grants_all_rights_that_the_engine_needs(
     cluster: KubernetesLab, tmp_path: Path
 ) -> None:
     """The rights of the chart, granted to a user without any other right."""
-    rights = chart.rendered(user="trainshed")
+    rights = chart.render_chart(user="trainshed")
     manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": rights})
     cluster.kubectl("apply", "-f", "-", stdin=manifest)
 

@@ -240,11 +240,11 @@ async def test_broken_conversation_closes_its_tunnels(hub_lab: HubLab) -> None:
         for end in (channel, held, theirs):
             with pytest.raises(ChannelClosed):
                 await end.receive()
-        assert await ended(reader)
+        assert await reads_end(reader)
     listening.close()
 
 
-async def ended(reader: asyncio.StreamReader) -> bool:
+async def reads_end(reader: asyncio.StreamReader) -> bool:
     try:
         return await reader.read() == b""
     except ConnectionError:

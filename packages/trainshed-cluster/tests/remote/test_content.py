@@ -129,7 +129,7 @@ class Node:
         )
         return Agent(process)
 
-    async def fetched(self, manifest: Manifest, limit: int = 0) -> str:
+    async def fetch(self, manifest: Manifest, limit: int = 0) -> str:
         """Return the result of an agent that fetches the manifest and exits."""
         agent = await self.agent(manifest, limit)
         answer = await agent.answer()
@@ -228,11 +228,11 @@ async def test_fetched_environment_and_layer_run(site: Site) -> None:
     manifest = await site.library.manifest([str(layer.template)])
     assert {unit.path for unit in manifest.units} == {str(layer.root), str(base.root)}
     node = site.node()
-    assert await node.fetched(manifest) == "have"
+    assert await node.fetch(manifest) == "have"
     code = "import of_base, of_layer, ssl, sys; print(of_base.WORD, of_layer.WORD, sys.executable)"
     python = str(layer.template / "bin" / "python")
     assert node.run(python, "-I", "-c", code).split() == ["base", "layer", python]
-    assert await node.fetched(manifest) == "have"
+    assert await node.fetch(manifest) == "have"
     assert len(site.sender.fetched) == 2, "the existing unit was fetched again"
 
 
@@ -249,7 +249,7 @@ async def test_fetched_uv_environment_runs(site: Site) -> None:
 
     place = site.put("venv", fill, shelf="environments")
     node = site.node()
-    assert await node.fetched(await site.library.manifest([str(place / "bin")])) == "have"
+    assert await node.fetch(await site.library.manifest([str(place / "bin")])) == "have"
     code = "import ours; print(ours.WORD)"
     assert node.run(str(place / "bin" / "python"), "-I", "-c", code) == "ours\n"
 
@@ -281,14 +281,14 @@ async def test_interrupted_fetch_leaves_no_partial_unit(site: Site, is_killed: b
         assert "ended early" in answer
         await agent.leave()
     site.sender.cut = None
-    assert await node.fetched(manifest) == "have"
+    assert await node.fetch(manifest) == "have"
     assert node.names() == {"layers", "layers/one", "layers/one/.built", "layers/one/content"}
     assert node.run("cmp", str(place / "content"), str(place / "content")) == ""
 
 
 async def test_fetch_to_a_full_disk_fails_without_leftovers(site: Site) -> None:
     manifest = await site.library.manifest([str(site.put_bytes("one", 8))])
-    answer = await (node := site.node("66m")).fetched(manifest)
+    answer = await (node := site.node("66m")).fetch(manifest)
     assert answer.startswith("EngineUnavailable node3 did not receive")
     assert "it needs 8 MiB, but 6" in answer
     assert not any("one" in name for name in node.names())
@@ -301,7 +301,7 @@ async def test_least_recently_used_unit_is_removed_first(site: Site) -> None:
     keeper = await node.agent(manifests[0])
     assert await keeper.answer() == "have"
     for manifest in manifests[1:]:
-        assert await node.fetched(manifest, limit=13 << 20) == "have"
+        assert await node.fetch(manifest, limit=13 << 20) == "have"
     there = {name.removeprefix("layers/") for name in node.names() if name.count("/") == 1}
     assert there == {"used", "newer", "new"}
     await keeper.leave()
@@ -317,10 +317,10 @@ async def test_changed_unit_is_replaced_after_its_last_use(site: Site) -> None:
     assert shelf.remove(next(shelf.content()))
     site.put_bytes("one", 2)
     manifest = await site.library.manifest([str(place)])
-    early = await node.fetched(manifest)
+    early = await node.fetch(manifest)
     assert "programs on this node use the previous version" in early
     await user.leave()
-    assert await node.fetched(manifest) == "have"
+    assert await node.fetch(manifest) == "have"
     assert node.run("stat", "-c", "%s", str(place / "content")) == f"{2 << 20}\n"
 
 
@@ -331,9 +331,9 @@ async def test_foreign_unit_is_used_and_never_removed(site: Site) -> None:
     node = site.node()
     node.run("mkdir", "-p", str(place), str(place.parent / ".marks"))
     node.run("sh", "-c", f"echo another boot >{place}/.built; echo theirs >{place}/content")
-    assert "not fetched and are incomplete" in await node.fetched(manifest)
+    assert "not fetched and are incomplete" in await node.fetch(manifest)
     node.run("touch", str(place.parent / ".marks" / "one"))
-    assert await node.fetched(manifest, limit=1) == "have"
+    assert await node.fetch(manifest, limit=1) == "have"
     assert node.run("cat", str(place / "content")) == "theirs\n"
     assert site.sender.fetched == []
 
@@ -347,7 +347,7 @@ async def test_stalled_node_does_not_block_other_nodes(
     _, hanging = await asyncio.open_unix_connection(site.sender.path, limit=1 << 10)
     hanging.write(f"{place}\n".encode())
     manifest = await site.library.manifest([str(place)])
-    fetching = asyncio.create_task(site.node().fetched(manifest))
+    fetching = asyncio.create_task(site.node().fetch(manifest))
     await site.sender.is_sent.wait()  # It has sent as much as the buffers can hold.
     monkeypatch.setattr(library, "_STALL_TIMEOUT", 60.0)
     assert await fetching == "have"
@@ -355,7 +355,7 @@ async def test_stalled_node_does_not_block_other_nodes(
 
 
 async def test_missing_system_directory_is_reported(site: Site) -> None:
-    answer = await site.node().fetched(Manifest((), ("/opt/python9/lib/python9.1",)))
+    answer = await site.node().fetch(Manifest((), ("/opt/python9/lib/python9.1",)))
     assert answer.startswith("LaunchRejected node3 has no /opt/python9/lib/python9.1")
 
 
@@ -403,7 +403,7 @@ async def test_private_interpreter_is_sent_with_its_environment(root: Path, tmp_
         node = Node(root, sender.path)
         try:
             node.run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(tmp_path / "pythons"))
-            assert await node.fetched(manifest) == "have"
+            assert await node.fetch(manifest) == "have"
             assert node.run(str(place / "bin" / "python")) == "it runs\n"
             assert node.run("find", str(prefix), "-name", "*s*", "-printf", "%f\n").split() == [
                 "site-packages",

@@ -10,7 +10,7 @@ from tests.console.browser import Browser, ConsoleService, curves_of, text_of
 from tests.console.test_pages import EVIL, submit
 from tests.console.test_sessions import JOB
 from tests.contract.api.api_service import SECOND, START
-from tests.contract.api.test_curves import logged
+from tests.contract.api.test_curves import log_points
 
 
 async def run_job(service: ConsoleService, name: str, args: list[str], *losses: str) -> str:
@@ -49,7 +49,7 @@ async def test_job_comparison_shows_different_settings_and_metrics(
     assert drawn["at"] == [1, 2]
     assert [values for _, values in drawn["lines"]] == [[0.9, 0.5], [0.8, None]]
     for run in ("a", "b"):
-        await logged(service, run, "train/loss", 0.5)
+        await log_points(service, run, "train/loss", 0.5)
     answer = await browser.get(f"/compare/table.csv?{query}")
     first, second = csv.DictReader(io.StringIO(answer.body.decode()))
     assert (first["rate"], second["rate"], second["loss"], first["shift"]) == (

@@ -72,7 +72,7 @@ async def test_permission_table_decides_every_console_request(
     """For some roles, the test also renders the pages, which takes most of its time."""
     render = application.render
 
-    def drawn(template: str, values: dict[str, Any]) -> str:
+    def render_if_drawn(template: str, values: dict[str, Any]) -> str:
         return render(template, values) if is_drawn else ""
 
     async def once(page: Page, visit: Visit) -> AsyncGenerator[bytes]:
@@ -82,7 +82,7 @@ async def test_permission_table_decides_every_console_request(
         except CallRejected as refused:
             yield f"{refused.code.http} {refused}".encode()
 
-    monkeypatch.setattr(application, "render", drawn)
+    monkeypatch.setattr(application, "render", render_if_drawn)
     monkeypatch.setattr(live, "stream", once)
     monkeypatch.setattr(logs, "KEEPALIVE_INTERVAL", 0.0)
     token = known(service.tokens, ANA)

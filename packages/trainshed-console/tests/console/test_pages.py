@@ -14,7 +14,7 @@ from tests.console.browser import Browser, ConsoleService, curves_of, text_of
 from tests.console.test_sessions import JOB
 from tests.console.test_submit import fault
 from tests.contract.api.api_service import SECOND, START
-from tests.contract.api.test_curves import logged
+from tests.contract.api.test_curves import log_points
 from tests.people import known
 from tests.unit.specs_requests import ml_job
 from trainshed.core.capacity import Waiting, WaitReason
@@ -256,11 +256,11 @@ async def test_chart_shows_replicas_as_a_band_or_as_separate_lines(
         lines = [(START + n * SECOND, f"step {n}/4 loss: {n + place}") for n in (1, 2, 3, 4)]
         service.write_log(int(uid), f"workerpool{task}", *lines)
 
-    async def drawn(query: str) -> Any:
+    async def get_curves(query: str) -> Any:
         (curves,) = curves_of(await browser.get(f"/jobs/{uid}{query}"))
         return curves
 
-    folded = await drawn("")
+    folded = await get_curves("")
     assert folded["lines"] == [
         ["train", [2, 3, 4, 5]],
         ["train, lowest", [1, 2, 3, 4], "edge"],
@@ -268,7 +268,7 @@ async def test_chart_shows_replicas_as_a_band_or_as_separate_lines(
     ]
     assert folded["marks"] == [3], "the worker restarted when the primary was at this step"
     names = ["train", "train workerpool1-0", "train workerpool1-1"]
-    assert [name for name, _ in (await drawn("?replicas=apart"))["lines"]] == names
+    assert [name for name, _ in (await get_curves("?replicas=apart"))["lines"]] == names
 
 
 async def test_chart_of_several_replicas_keeps_its_resolution(
@@ -294,8 +294,8 @@ async def test_chart_legend_lists_only_visible_lines(
     uid = await submit(service)
     runs = [f"r{number:02}" for number in range(12)]
     for run in runs:
-        await logged(service, run, "loss", 0.5, 0.4)
-        await logged(service, run, "train/acc", 0.5, 0.4)
+        await log_points(service, run, "loss", 0.5, 0.4)
+        await log_points(service, run, "train/acc", 0.5, 0.4)
     page = await browser.get(f"/jobs/{uid}")
     names = re.findall(r'<span class="soft small">(.*?) <b', page.body.decode())
     assert names == [*runs[:8], "train", *(f"{run} train/acc" for run in runs[1:8])]

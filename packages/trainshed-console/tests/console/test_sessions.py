@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.console.browser import ADDRESS, Browser, ConsoleService, text_of
-from tests.contract.api.fake_shells import FakeShells, connected
+from tests.contract.api.fake_shells import FakeShells, connect
 from tests.people import known
 from tests.unit.specs_requests import container, custom_job
 from trainshed.access import authentication_limits
@@ -113,8 +113,8 @@ async def test_shells_and_pages_opened_by_a_browser_end_with_its_session(
     let_in = await service.call("GET", f"/{way}", token=None, headers=[host])
     page = [host, ("cookie", let_in.headers["set-cookie"].partition(";")[0])]
     async with (
-        connected(service.app) as theirs,
-        connected(service.app) as shell,
+        connect(service.app) as theirs,
+        connect(service.app) as shell,
         service.events("/", page) as stream,
     ):
         for socket, ticket in zip((theirs, shell), tickets, strict=True):
@@ -274,10 +274,10 @@ async def test_brute_force_of_session_credentials_is_delayed(
     """A browser that is signed in is never delayed."""
     slowed: list[str] = []
 
-    async def refused(of: object, source: str) -> None:
+    async def record_delay(of: object, source: str) -> None:
         slowed.append(source)
 
-    monkeypatch.setattr(authentication_limits.AuthenticationLimiter, "delay_failure", refused)
+    monkeypatch.setattr(authentication_limits.AuthenticationLimiter, "delay_failure", record_delay)
     guessing, signed_in = Browser(service), Browser(service)
     assert (await signed_in.sign_in(token=service.token)).status == 200
     assert (await signed_in.get("/jobs")).status == 200

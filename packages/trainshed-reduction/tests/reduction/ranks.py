@@ -68,7 +68,7 @@ def ordered_sum(arrays: Sequence[Array], dtype: DType, reduction: Reduction) -> 
     return whole.astype(NUMPY[dtype])
 
 
-def expected(seed: int, world: int, elements: int, dtype: DType, reduction: Reduction) -> Array:
+def expected_sum(seed: int, world: int, elements: int, dtype: DType, reduction: Reduction) -> Array:
     every = [inputs(seed, rank, elements, dtype) for rank in range(world)]
     return ordered_sum(every, dtype, reduction)
 

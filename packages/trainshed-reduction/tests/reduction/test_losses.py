@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.reduction import ranks
-from tests.reduction.ranks import Ranks, expected, inputs, issue, settings
+from tests.reduction.ranks import Ranks, expected_sum, inputs, issue, settings
 from tests.reduction.reducers import Reducers
 from tests.reduction.workers import Worker
 from trainshed_reduction import layout
@@ -27,7 +27,7 @@ def _is_sum_exact(communicator: Communicator, rank: int, world: int, seed: int) 
     assert operation.wait(ranks.TEST_TIMEOUT)
     result = array.tobytes()
     array.fill(np.nan)
-    return result == expected(seed, world, SIZE, DType.FLOAT32, Reduction.SUM).tobytes()
+    return result == expected_sum(seed, world, SIZE, DType.FLOAT32, Reduction.SUM).tobytes()
 
 
 def test_sums_stay_exact_when_reducers_are_killed_during_steps() -> None:
@@ -35,7 +35,7 @@ def test_sums_stay_exact_when_reducers_are_killed_during_steps() -> None:
     memory immediately afterwards."""
     chance, steps = random.Random(0), threading.Semaphore(0)
     wanted = [
-        expected(seed, 2, 60_000, DType.FLOAT32, Reduction.SUM).tobytes() for seed in range(3)
+        expected_sum(seed, 2, 60_000, DType.FLOAT32, Reduction.SUM).tobytes() for seed in range(3)
     ]
     with Reducers(3) as reducers:
 
@@ -78,7 +78,7 @@ def test_leaving_rank_sends_results_that_other_ranks_lack(monkeypatch: pytest.Mo
     with Reducers(1) as reducers:
         elements = 100
         arrays = [inputs(0, rank, elements, DType.FLOAT32) for rank in range(2)]
-        wanted = expected(0, 2, elements, DType.FLOAT32, Reduction.SUM).tobytes()
+        wanted = expected_sum(0, 2, elements, DType.FLOAT32, Reduction.SUM).tobytes()
         port = reducers.addresses[0][1]
         step = layout.chunk_elements(elements, 4, 1, 128 << 10)
 

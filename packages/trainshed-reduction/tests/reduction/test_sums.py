@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.reduction import ranks
-from tests.reduction.ranks import Ranks, expected, inputs, issue, settings
+from tests.reduction.ranks import Ranks, expected_sum, inputs, issue, settings
 from tests.reduction.reducers import Address, Reducers
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.operations import Operation, ReductionFailed
@@ -45,7 +45,7 @@ def test_results_are_the_rank_ordered_sums_on_all_ranks(
             result = array.tobytes()
             array.fill(77)
             kind, size = plan[seed]
-            assert result == expected(seed, world, size, *kind).tobytes(), (*kind, size)
+            assert result == expected_sum(seed, world, size, *kind).tobytes(), (*kind, size)
 
     group = Ranks(settings(addresses[:reducers], chunk_bytes=chunk), world, f"sums {world}")
     group.run(act)
@@ -69,7 +69,7 @@ def test_callback_may_issue_another_operation(addresses: tuple[Address, ...]) ->
         return array.tobytes()
 
     results = Ranks(settings(addresses), 2, group="callbacks").run(act)
-    once = expected(1, 2, 50_000, DType.FLOAT32, Reduction.SUM)
+    once = expected_sum(1, 2, 50_000, DType.FLOAT32, Reduction.SUM)
     assert results == [(once + once).tobytes()] * 2
 
 
@@ -130,7 +130,7 @@ def test_rank_that_leaves_during_an_operation_fails_the_other_ranks(
 ) -> None:
     """spec/reduction#reports: Other ranks do not wait for it."""
 
-    def pushed(*arguments: Any) -> None:
+    def push_and_signal(*arguments: Any) -> None:
         push(*arguments)
         begun.release()
 
@@ -151,6 +151,6 @@ def test_rank_that_leaves_during_an_operation_fails_the_other_ranks(
         return str(caught.value)
 
     left, begun, push = threading.Event(), threading.Semaphore(0), NativeTransfer.push
-    monkeypatch.setattr(NativeTransfer, "push", pushed)
+    monkeypatch.setattr(NativeTransfer, "push", push_and_signal)
     result = Ranks(settings(addresses), 3, group="gives up").run(act)[0]
     assert "rank 1 failed: it left the group before operation 1 finished" in result

@@ -11,10 +11,10 @@ from tests.contract.store.metadata_samples import (
     execution,
     make_metadata_store,
     make_node,
-    tracked,
+    tracking_stores,
 )
 from tests.contract.store.store_samples import make_job
-from tests.contract.store.study_samples import told
+from tests.contract.store.study_samples import finished_operation
 from trainshed.core.errors import InvalidRequest, NotFound
 from trainshed.store.sqlite.database import Store
 from trainshed_tracking.metadata.records import (
@@ -34,8 +34,8 @@ CHILD, MEMBER, INPUT, OUTPUT = EdgeRole
 @pytest.fixture
 async def stores(store: Store) -> Stores:
     """Stores with one metadata store."""
-    stores = tracked(store)
-    await stores.metadata_stores.create(make_metadata_store(), told(1))
+    stores = tracking_stores(store)
+    await stores.metadata_stores.create(make_metadata_store(), finished_operation(1))
     return stores
 
 
@@ -88,11 +88,11 @@ async def test_deletion_of_a_metadata_node_keeps_linked_nodes(stores: Stores, st
         [edge(context("e"), CHILD, context("r")), edge(context("r"), MEMBER, artifact("a"))]
     )
     with pytest.raises(NotFound):
-        await stores.metadata.delete(context("nobody"), told(3))
-    await stores.metadata.delete(context("e"), told(3))
+        await stores.metadata.delete(context("nobody"), finished_operation(3))
+    await stores.metadata.delete(context("e"), finished_operation(3))
     assert (await stores.metadata.get(context("r"))).parents == ()
-    assert await store.reader.operation(told(3).name) == told(3)
-    await stores.metadata.delete(context("r"), told(4))
+    assert await store.reader.operation(finished_operation(3).name) == finished_operation(3)
+    await stores.metadata.delete(context("r"), finished_operation(4))
     await add_to_run(stores, str(context("r")), make_job(1).name)  # The job exists anyway.
     assert await stores.metadata.get(artifact("a")) == make_node(artifact("a"))
 
@@ -113,7 +113,7 @@ async def test_metadata_context_cycles_are_rejected(stores: Stores) -> None:
 
 async def test_links_between_metadata_stores_are_rejected(stores: Stores) -> None:
     other = StoreName("q", "us-central1", "default")
-    await stores.metadata_stores.create(make_metadata_store(other), told(2))
+    await stores.metadata_stores.create(make_metadata_store(other), finished_operation(2))
     theirs = NodeName(other, NodeKind.ARTIFACT, "a")
     await create_nodes(stores, make_node(theirs), make_node(context("e")))
     with pytest.raises(InvalidRequest, match="is not in"):

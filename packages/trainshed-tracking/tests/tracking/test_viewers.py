@@ -92,20 +92,20 @@ async def test_tensorboard_view_is_protected_from_path_traversal(service: ApiSer
     view, mark, _ = path.split("/")
     assert view == f"{first}-{second}"
 
-    async def asked(where: str, method: str = "GET") -> Answer:
+    async def request(where: str, method: str = "GET") -> Answer:
         return await service.call(method, f"/tensorboard/{where}", token=None)
 
-    shown = await asked(f"{path}data/runs")
+    shown = await request(f"{path}data/runs")
     assert shown.body == f"{view} /data/runs".encode(), "the signature is not forwarded"
     assert (shown.headers["cache-control"], shown.headers["referrer-policy"]) == (
         "no-store",
         "no-referrer",
     )
     for other in (f"{first}/{mark}/data/runs", f"{second}-{first}/{mark}/", f"{view}/"):
-        assert (await asked(other)).status == 401
+        assert (await request(other)).status == 401
     for where in (f"{path}../../{first}/", "%2e%2e/", "x/y", f"{path}%2f"):
-        assert (await asked(where)).status in (200, 401, 404)
-    assert (await asked(path, "DELETE")).status == 404
+        assert (await request(where)).status in (200, 401, 404)
+    assert (await request(path, "DELETE")).status == 404
 
 
 async def test_tensorboard_link_and_pages_are_blocked_when_the_user_loses_permission(

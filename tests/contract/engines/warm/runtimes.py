@@ -75,7 +75,7 @@ class ToyRuntime(Runtime):
         write_template(layer, layer)
         return layer
 
-    def packed(self, files: Mapping[str, str], entry: str) -> tuple[Prefix, str]:
+    def pack_layer(self, files: Mapping[str, str], entry: str) -> tuple[Prefix, str]:
         """Return a layer with these files as packed by `trainshed run`, and the module that starts
         the program."""
         source = self._place / f"source-{entry}"

@@ -72,6 +72,6 @@ async def test_warm_program_survives_a_service_restart(
 ) -> None:
     await prepare_preloader(harness, runtime)
     uid = await start(harness, runtime, "late", warm=runtime.warm())
-    await harness.started(uid)
+    await harness.wait_for_start(uid)
     await harness.restart()
     assert (await harness.exit(uid)).exit.exit_code == 0

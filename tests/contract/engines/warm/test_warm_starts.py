@@ -34,17 +34,17 @@ async def test_warm_program_has_the_same_outcome_as_a_cold_one(
         different[name] = differences(*await cold_and_warm(harness, runtime, FILE, path, "a b"))
     assert not any(different.values()), json.dumps(different)
 
-    layer, module = runtime.packed(PACKED, "task.py")
+    layer, module = runtime.pack_layer(PACKED, "task.py")
     cold, warm = await cold_and_warm(harness, runtime, module, "a b", prefix=layer)
     assert "ValueError: beside" in cold.errors, cold
     assert warm == cold, differences(cold, warm)
 
-    layer, module = runtime.packed({"go.sh": "echo $0\n"}, "go.sh")
+    layer, module = runtime.pack_layer({"go.sh": "echo $0\n"}, "go.sh")
     uid = await start(harness, runtime, module, warm=runtime.warm(), prefix=layer)
     assert await start_notice(harness, uid) == "started cold: the program is a shell script"
     assert harness.texts(uid) == ["go.sh"]
 
-    layer, module = runtime.packed({"own.py": "import platform", "platform.py": ""}, "own.py")
+    layer, module = runtime.pack_layer({"own.py": "import platform", "platform.py": ""}, "own.py")
     uid = await start(harness, runtime, module, warm=runtime.warm(), prefix=layer)
     assert "platform would be imported from" in await start_notice(harness, uid)
 

@@ -24,7 +24,7 @@ async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     has one minute."""
     opened: list[KubernetesCluster] = []
 
-    def made(api: Any, **settings: Any) -> KubernetesCluster:
+    def create(api: Any, **settings: Any) -> KubernetesCluster:
         client_of = partial(client.ApiClient, transport=httpx2.MockTransport(api.answer))
         monkeypatch.setattr(cluster, "ApiClient", client_of)
         config = str(kubeconfig.write(tmp_path))
@@ -33,7 +33,7 @@ async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         return opened[-1]
 
     async with asyncio.timeout(60):
-        yield made
+        yield create
         for here in opened:
             await here.close()
 
@@ -42,9 +42,9 @@ async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 def start(make: Make) -> Start:
     """Return a function that creates a cluster and starts it."""
 
-    async def started(api: Any, **settings: Any) -> KubernetesCluster:
+    async def create_and_start(api: Any, **settings: Any) -> KubernetesCluster:
         here = make(api, **settings)
         await here.start()
         return here
 
-    return started
+    return create_and_start

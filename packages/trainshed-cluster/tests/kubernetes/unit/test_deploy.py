@@ -15,7 +15,7 @@ from trainshed.serve import settings as service_settings
 from trainshed_cluster.kubernetes.settings import parse
 
 DEPLOY = ROOT / "deploy"
-DOCUMENTS = chart.rendered()
+DOCUMENTS = chart.render_chart()
 
 
 def of_kind(kind: str, documents: list[dict[str, Any]] = DOCUMENTS) -> list[dict[str, Any]]:
@@ -31,13 +31,13 @@ VARIABLES = {variable["name"]: variable.get("value", "") for variable in SERVICE
 
 
 def test_settings_change_restarts_the_service() -> None:
-    [other] = of_kind("StatefulSet", chart.rendered(config='engine = "kubernetes"\n'))
+    [other] = of_kind("StatefulSet", chart.render_chart(config='engine = "kubernetes"\n'))
     assert other["spec"]["template"]["metadata"] != SET["spec"]["template"]["metadata"]
     assert other["spec"]["template"]["spec"] == SET["spec"]["template"]["spec"]
 
 
 def test_chart_for_an_external_user_contains_only_permissions() -> None:
-    documents = chart.rendered(user="ana@corp.example")
+    documents = chart.render_chart(user="ana@corp.example")
     assert {document["kind"] for document in documents} == {
         document["kind"] for document in DOCUMENTS
     } - {*("Service", "StatefulSet", "ConfigMap")}
@@ -55,7 +55,7 @@ def test_chart_settings_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     loaded = service_settings.load(tmp_path / "config.toml", {})
     assert loaded.engine == "kubernetes" and loaded.tls
     assert "trainshed-service" in loaded.allowed_hosts
-    [further] = of_kind("StatefulSet", chart.rendered(allowedHosts="*.example.org"))
+    [further] = of_kind("StatefulSet", chart.render_chart(allowedHosts="*.example.org"))
     assert ".svc,*.example.org'" in str(further)
 
 
@@ -119,7 +119,7 @@ def test_roles_are_limited_to_nodes_and_pods() -> None:
 
 
 def test_kueue_role_is_limited_to_workloads_of_the_namespace() -> None:
-    documents = chart.rendered(kueue=True)
+    documents = chart.render_chart(kueue=True)
     *_, role = of_kind("Role", documents)
     [rule] = role["rules"]
     assert rule["resources"] == ["workloads"]
@@ -156,15 +156,19 @@ def test_service_image_contains_the_packages_of_the_engine(name: str) -> None:
 
 
 def test_service_image_uses_the_locked_packages() -> None:
-    def pinned(path: str) -> set[str]:
+    def read_pins(path: str) -> set[str]:
         return set(re.findall(r"^[a-z0-9-]+==\S+", (ROOT / path).read_text(), re.MULTILINE))
 
-    assert pinned("locks/run.txt") <= pinned("locks/kubernetes.txt") <= pinned("locks/dev.txt")
+    assert (
+        read_pins("locks/run.txt")
+        <= read_pins("locks/kubernetes.txt")
+        <= read_pins("locks/dev.txt")
+    )
 
 
 def test_secret_variables_come_from_a_kubernetes_secret() -> None:
     [plain] = of_kind("StatefulSet", DOCUMENTS)
-    [secret] = of_kind("StatefulSet", chart.rendered(secret="trainshed-variables"))
+    [secret] = of_kind("StatefulSet", chart.render_chart(secret="trainshed-variables"))
     container = secret["spec"]["template"]["spec"]["containers"][0]
     assert container.pop("envFrom") == [{"secretRef": {"name": "trainshed-variables"}}]
     assert secret == plain

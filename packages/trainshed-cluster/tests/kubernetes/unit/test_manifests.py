@@ -147,7 +147,7 @@ def test_hosts_file_is_copied_when_agents_cannot_write_it() -> None:
 def test_command_arguments_are_escaped_against_variable_expansion() -> None:
     """Kubernetes' rule: $(NAME) is a variable, $$ is $, any other $ is literal."""
 
-    def expanded(argument: str) -> str:
+    def expand(argument: str) -> str:
         out, at = "", 0
         while at < len(argument):
             if argument[at : at + 2] == "$$":
@@ -159,7 +159,7 @@ def test_command_arguments_are_escaped_against_variable_expansion() -> None:
         return out
 
     for argument in ("$(HOME)", "$$(HOME)", "$", "$$", "a$b", "$((1))", "$$$(X)"):
-        assert expanded(manifests.escape(argument)) == argument
+        assert expand(manifests.escape(argument)) == argument
 
 
 @pytest.mark.parametrize(

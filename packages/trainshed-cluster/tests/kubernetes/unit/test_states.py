@@ -52,7 +52,7 @@ def container(**state: Any) -> dict[str, Any]:
     return {"containerStatuses": [{"name": "replica", "state": state}]}
 
 
-def evicted(message: str) -> dict[str, str]:
+def eviction(message: str) -> dict[str, str]:
     return {"reason": "Evicted", "message": message}
 
 
@@ -214,25 +214,27 @@ def test_pod_with_a_permanent_waiting_reason_is_rejected(word: str) -> None:
             False,
             Cause.OUT_OF_MEMORY,
         ),
-        (evicted("The node was low on resource: ephemeral-storage."), False, Cause.POD_EVICTED),
+        (eviction("The node was low on resource: ephemeral-storage."), False, Cause.POD_EVICTED),
         (
-            evicted("Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."),
+            eviction(
+                "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."
+            ),
             False,
             Cause.OUT_OF_DISK,
         ),
         # Messages in the form that kubelets report.
         (
-            evicted('Container replica exceeded its local ephemeral storage limit "1Gi". '),
+            eviction('Container replica exceeded its local ephemeral storage limit "1Gi". '),
             False,
             Cause.OUT_OF_DISK,
         ),
         (
-            evicted('Usage of EmptyDir volume "scratch" exceeds the limit "1Gi". '),
+            eviction('Usage of EmptyDir volume "scratch" exceeds the limit "1Gi". '),
             False,
             Cause.OUT_OF_DISK,
         ),
         (
-            evicted('Usage of EmptyDir volume "shm" exceeds the limit "1Gi". '),
+            eviction('Usage of EmptyDir volume "shm" exceeds the limit "1Gi". '),
             False,
             Cause.OUT_OF_MEMORY,
         ),

@@ -69,7 +69,7 @@ def list_page(version: int, *items: dict[str, Any], more: str = "") -> dict[str,
     return {"metadata": {"resourceVersion": str(version), "continue": more}, "items": items}
 
 
-def changed(kind: str, item: dict[str, Any]) -> dict[str, Any]:
+def watch_event(kind: str, item: dict[str, Any]) -> dict[str, Any]:
     return {"type": kind, "object": item}
 
 
@@ -107,10 +107,10 @@ async def follow_script(
 
 
 async def test_list_reads_all_pages_and_watch_resumes(client_of: Any) -> None:
-    changes = [changed("MODIFIED", pod("a", 6, "Running")), changed("DELETED", pod("b", 7))]
+    changes = [watch_event("MODIFIED", pod("a", 6, "Running")), watch_event("DELETED", pod("b", 7))]
     mark = {"metadata": {"resourceVersion": "20"}, "spec": {"containers": None}}
     lists = [list_page(5, pod("a", 1), more="next"), list_page(5, pod("b", 2))]
-    api = Api(lists, [changes, [changed("BOOKMARK", mark)]])
+    api = Api(lists, [changes, [watch_event("BOOKMARK", mark)]])
     known, changes = await follow_script(api, client_of(api.answer))
     assert known == {"a": "Running"}
     assert changes == [("a", False), ("b", False), ("a", False), ("b", True)]

@@ -12,7 +12,7 @@ from trainshed_cluster.remote.content import trees
 from trainshed_cluster.remote.content.trees import TransferError, Unpacking
 
 
-def _packed(root: Path) -> bytes:
+def _pack(root: Path) -> bytes:
     out = io.BytesIO()
     trees.pack(root, out)
     return out.getvalue()
@@ -43,7 +43,7 @@ def test_unpacked_tree_equals_its_source(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         os.chown(source / "bin" / "tool", 1234, 2345)
         (source / "bin" / "tool").chmod(0o4755)
-    digest = _unpack(_packed(source), target)
+    digest = _unpack(_pack(source), target)
     assert digest == trees.identify(source).digest
     for path, was in trees.walk(source):
         now = (target / path).lstat()
@@ -122,7 +122,7 @@ def test_path_traversal_in_a_tar_is_rejected(
 
 
 def test_truncated_stream_is_rejected(tmp_path: Path) -> None:
-    data = _packed(_tree(tmp_path / "source"))
+    data = _pack(_tree(tmp_path / "source"))
     end = data.index(b"+" + trees.identify(tmp_path / "source").digest.encode())
     for number, length in enumerate((0, 3, 512, len(data) // 2, end - 512, end - 1, end + 10)):
         with pytest.raises(TransferError, match="ended early"):

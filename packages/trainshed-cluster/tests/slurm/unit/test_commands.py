@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.slurm.unit.test_queries import GOLDEN, RECORDED
-from tests.slurm.unit.test_queries import recorded as read
+from tests.slurm.unit.test_queries import parse_recorded as read
 from trainshed.core.capacity import MachineWanted, OthersUse
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeState
@@ -30,7 +30,7 @@ def of_root(uid: int) -> str | None:
     return "" if uid == 0 else None
 
 
-def recorded(name: str) -> str:
+def recorded_output(name: str) -> str:
     return (GOLDEN / f"{name}.txt").read_text()
 
 
@@ -52,9 +52,9 @@ def take_snapshot(
         0.0,
         now=now,
         pending=(),
-        jobs=own(squeue or recorded("squeue"), service),
-        steps=read(list_steps([0]), steps or recorded("squeue_steps")),
-        nodes=read(list_nodes(None), sinfo or recorded("sinfo")),
+        jobs=own(squeue or recorded_output("squeue"), service),
+        steps=read(list_steps([0]), steps or recorded_output("squeue_steps")),
+        nodes=read(list_nodes(None), sinfo or recorded_output("sinfo")),
         routes=Routes(settings),
         known={},
     )
@@ -94,7 +94,7 @@ def test_allocations_of_another_service_are_ignored() -> None:
 
 
 def test_known_job_takes_precedence_over_a_duplicate_name() -> None:
-    line = recorded("squeue").splitlines()[1]
+    line = recorded_output("squeue").splitlines()[1]
     twice = f"{line}\n{line.replace('25', '31', 1)}\n"
     jobs = own(twice)
     routes = Routes(SlurmSettings())
@@ -108,7 +108,7 @@ def test_known_job_takes_precedence_over_a_duplicate_name() -> None:
 
 def test_job_of_another_user_with_our_name_is_ignored() -> None:
     """Each user of jobs has separate allocations."""
-    line = recorded("squeue").splitlines()[1]
+    line = recorded_output("squeue").splitlines()[1]
     parts = line.split(RECORDED)
     parts[0], parts[-3] = "31", "1001"
     both = f"{line}\n{RECORDED.join(parts)}\n"
@@ -120,7 +120,7 @@ def test_job_of_another_user_with_our_name_is_ignored() -> None:
 
 
 def test_report_of_a_thousand_nodes_is_fast() -> None:
-    line = recorded("sinfo").splitlines()[0]
+    line = recorded_output("sinfo").splitlines()[0]
     sinfo = "\n".join(line.replace("node1", f"node{n}") for n in range(1000))
     begun = time.thread_time()
     assert len(take_snapshot(sinfo=sinfo).report.nodes) == 1000

@@ -14,7 +14,7 @@ RECORDED = "\x1f"
 """The separator of the recordings."""
 
 
-def recorded(query: Query[T], text: str) -> T:
+def parse_recorded(query: Query[T], text: str) -> T:
     return replace(query, separator=RECORDED).read(text)
 
 
@@ -24,13 +24,13 @@ def answer(release: str, what: str) -> str:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_recorded_release_is_parsed(release: str) -> None:
-    jobs = {job.name: job for job in recorded(list_jobs([0]), answer(release, "jobs"))}
+    jobs = {job.name: job for job in parse_recorded(list_jobs([0]), answer(release, "jobs"))}
     assert jobs["held"].has_nodes and jobs["held"].nodes == ("node1", "node2")
     assert jobs["waits"].is_pending and jobs["waits"].reason == "Resources"
-    steps = recorded(list_steps([0]), answer(release, "steps"))
+    steps = parse_recorded(list_steps([0]), answer(release, "steps"))
     assert [(step.name, step.nodes) for step in steps] == [("step", ("node1",))]
     for recording in ("nodes", "nodes-of-two"):
-        nodes = recorded(list_nodes(None), answer(release, recording))
+        nodes = parse_recorded(list_nodes(None), answer(release, recording))
         assert [node.name for node in nodes] == ["node1", "node2", "node3"]
         assert nodes[2].reason == "a fan | is 'loud'" and "drain" in nodes[2].states
         assert nodes[0].in_default is (recording == "nodes")
@@ -38,7 +38,7 @@ def test_recorded_release_is_parsed(release: str) -> None:
 
 def test_partition_time_limit_is_parsed() -> None:
     rows = [("infinite", "main"), ("10:00", "short"), ("7-01:00:00", "week*")]
-    limits = recorded(list_limits(), "".join("\x1f".join((*row, "\n")) for row in rows))
+    limits = parse_recorded(list_limits(), "".join("\x1f".join((*row, "\n")) for row in rows))
     week = 7 * 86400 + 3600
     assert limits == {"short": 600, "week": week, "": week}
 
@@ -46,7 +46,7 @@ def test_partition_time_limit_is_parsed() -> None:
 def test_reason_in_a_description_is_recognized() -> None:
     """Since 24.11, Slurm accepts jobs for partitions that their users may not use, and never starts them."""
     text = "uid 61001 not in group permitted to use this partition (hi). groups allowed: lab-bob"
-    jobs = recorded(list_jobs([0]), answer("24.11", "jobs").replace("Resources", text))
+    jobs = parse_recorded(list_jobs([0]), answer("24.11", "jobs").replace("Resources", text))
     assert [job.never_starts for job in jobs] == [True, False]
 
 
@@ -62,9 +62,9 @@ def test_job_name_cannot_inject_rows() -> None:
 @pytest.mark.parametrize("text", ["slurm_load_jobs error", "7\x1fheld\x1fRUNNING\x1f\n"])
 def test_invalid_response_is_rejected(text: str) -> None:
     for read in (
-        lambda: recorded(list_jobs([0]), text),
-        lambda: recorded(list_steps([0]), text),
-        lambda: recorded(list_nodes(None), text),
+        lambda: parse_recorded(list_jobs([0]), text),
+        lambda: parse_recorded(list_steps([0]), text),
+        lambda: parse_recorded(list_nodes(None), text),
     ):
         with pytest.raises(ValueError, match="does not consist of rows of"):
             read()

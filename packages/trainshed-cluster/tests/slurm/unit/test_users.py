@@ -18,7 +18,7 @@ VISION = UnixUser("vision", 61001, 61002, "/home/vision")
 
 
 @pytest.fixture(autouse=True)
-def _known(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+def _define_user(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     """The user database contains a user that is not on this machine."""
 
     def look_up(name: str) -> UnixUser:

@@ -233,7 +233,7 @@ async def test_flood_of_unknown_access_tokens_does_not_block_other_users(
     known, new = issuer.access_token(NOW), issuer.access_token(NOW)
     questions = Counter[str]()
 
-    async def asked(address: str, *_: object) -> tuple[int, bytes]:
+    async def answer_request(address: str, *_: object) -> tuple[int, bytes]:
         questions.update([token := address.rpartition("=")[2]])
         questions["now"] += (claims := issuer.access.get(token)) is None
         await asyncio.sleep(0)
@@ -244,7 +244,7 @@ async def test_flood_of_unknown_access_tokens_does_not_block_other_users(
         SOURCE.set(source)
         await service.issuers.authenticate(f"Bearer {token}")
 
-    monkeypatch.setattr("trainshed.serve.issuers._request", asked)
+    monkeypatch.setattr("trainshed.serve.issuers._request", answer_request)
     monkeypatch.setattr("trainshed.serve.issuers._MAX_CACHED_TOKENS", 22)
     await show(known, "")
     flood = [asyncio.create_task(show(f"ya29.{at % 20}", f"2001:db8::{at}")) for at in range(60)]
@@ -262,7 +262,7 @@ def with_header(issuer: ScriptedIssuer, header: dict[str, Any]) -> str:
     return f"{base64url(json.dumps(header))}.{content}."
 
 
-def unsigned(issuer: ScriptedIssuer) -> str:
+def unsigned_token(issuer: ScriptedIssuer) -> str:
     return with_header(issuer, {"alg": "none"})
 
 
@@ -288,7 +288,9 @@ def of_an_unknown_issuer(_: ScriptedIssuer) -> str:
 
 def nested_token(issuer: ScriptedIssuer) -> str:
     """Return a token whose signed content is another token instead of claims."""
-    nested = jws.serialize_compact({"alg": "RS256", "kid": "1"}, unsigned(issuer), issuer.keys[0])
+    nested = jws.serialize_compact(
+        {"alg": "RS256", "kid": "1"}, unsigned_token(issuer), issuer.keys[0]
+    )
     assert nested.startswith("eyJ")
     return nested
 
@@ -296,7 +298,7 @@ def nested_token(issuer: ScriptedIssuer) -> str:
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (unsigned, "not signed by a key"),
+        (unsigned_token, "not signed by a key"),
         (signed_with_the_public_key, "not signed by a key"),
         (signed_with_another_key, "not signed by a key"),
         (of_an_unknown_issuer, "not known to this service"),
@@ -384,7 +386,8 @@ async def test_unknown_key_ids_refresh_issuer_keys_at_a_limited_rate(
         assert (await service.call("GET", WHOAMI, token=token)).status == 401
     for _ in range(20):
         await exchange_token(
-            service, issuer.id_token(now=NOW, key=new_key("3")) if _ == 0 else unsigned(issuer)
+            service,
+            issuer.id_token(now=NOW, key=new_key("3")) if _ == 0 else unsigned_token(issuer),
         )
     assert issuer.paths.count("/keys") == read
 
@@ -436,11 +439,11 @@ async def test_ssrf_remote_issuer_cannot_name_local_addresses(
     elsewhere = "https://sso.corp.example"
     published = {**issuer.published(), "issuer": elsewhere, "jwks_uri": f"https://{near}/"}
 
-    async def asked(address: str, *_: object) -> tuple[int, bytes]:
+    async def answer_request(address: str, *_: object) -> tuple[int, bytes]:
         assert address.startswith(elsewhere)
         return 200, json.dumps(published).encode()
 
-    monkeypatch.setattr("trainshed.serve.issuers._request", asked)
+    monkeypatch.setattr("trainshed.serve.issuers._request", answer_request)
     service = ConsoleService(tmp_path, issuers=[issuer.settings(issuer=elsewhere)])
     answer = await service.call("GET", WHOAMI, token=issuer.id_token(now=NOW, iss=elsewhere))
     assert answer.status == 503 and "does not publish data" in answer.error["message"]
