@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.processes import marked
+from tests.e2e.processes import find_marked
 from tests.e2e.running import running
 
 from bench.measures import Connection, Row, beside, cpu_seconds, median, scaled_budget
@@ -98,7 +98,7 @@ def running_rows(directory: Path, empty: Patient, rounds: int, jobs: int) -> lis
 
 def recover_running(patient: Patient) -> Recovered:
     expected = patient.jobs
-    before = set(marked(patient.mark))
+    before = set(find_marked(patient.mark))
     patient.kill()
     missed = patient.end_oldest_reader()
     left = wait_for_one_less(patient.mark, before)
@@ -113,7 +113,7 @@ def recover_running(patient: Patient) -> Recovered:
     next_at = since(begun)
     patient.jobs -= 3
     patient.until(connection, "RUNNING", patient.jobs)
-    if strangers := set(marked(patient.mark)) - left:
+    if strangers := set(find_marked(patient.mark)) - left:
         raise UnexpectedSituation(f"{len(strangers)} programs were started by the restart")
     return Recovered(served, cpu, adopted, missed_at, next_at)
 
@@ -171,7 +171,7 @@ def cancel_all(patient: Patient) -> None:
         connection.call("POST", f"/trainshed/v1/jobs/{job}:cancel")
     for job in left:
         end(connection, job, "CANCELLED")
-    if strays := marked(patient.mark):
+    if strays := find_marked(patient.mark):
         raise UnexpectedSituation(f"{len(strays)} programs outlived their jobs")
     say(f"all {len(left):,} remaining jobs were cancelled in {since(begun) / 1e3:.1f} s")
 
@@ -215,7 +215,7 @@ def wait_for(connection: Connection, job: str, state: str) -> None:
 def wait_for_one_less(mark: str, before: set[int]) -> set[int]:
     """Wait until a program and its helper processes have ended. Return the remaining processes."""
     deadline = time.monotonic() + RUN_TIMEOUT
-    while (now := set(marked(mark))) == before:
+    while (now := set(find_marked(mark))) == before:
         if time.monotonic() > deadline:
             raise UnexpectedSituation("a program did not end on command")
         time.sleep(0.01)

@@ -50,7 +50,7 @@ class ScriptedIssuer:
         issuer = Issuer("Corp", self.address, CLIENT, audiences=taken, tokeninfo=tokeninfo)
         return replace(issuer, **fields)
 
-    def published(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         return {
             "issuer": self.address,
             "authorization_endpoint": f"{self.address}/authorize",
@@ -107,7 +107,7 @@ def issuing(now: Any = time.time) -> Generator[ScriptedIssuer]:
             issuer.paths.append(self.path)
             match urlsplit(self.path).path:
                 case "/.well-known/openid-configuration":
-                    self._answer(200, issuer.published())
+                    self._answer(200, issuer.metadata())
                 case "/keys":
                     # Kubernetes does the same, with keys of another type.
                     is_refused = self.headers.get("accept") == "application/json"

@@ -16,12 +16,14 @@ TOKEN = "the-owner-of-all-tests".ljust(43, "0")
 """Return a token in the form of the service's tokens."""
 
 
-def owned(now: Callable[[], int], jobs: JobTokens | None = None) -> tuple[TokenAuthority, str]:
+def create_authority(
+    now: Callable[[], int], jobs: JobTokens | None = None
+) -> tuple[TokenAuthority, str]:
     """Return an authority with an owner, and the owner's token."""
     return TokenAuthority(AccessBook(), digest_of(TOKEN), now, jobs), TOKEN
 
 
-def known(
+def add_user(
     authority: TokenAuthority, email: str, role: str = OWNER, project: str = "", group: str = ""
 ) -> str:
     """Grant a role to a user or their group, in one project or all. Return a token of the user."""

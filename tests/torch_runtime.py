@@ -35,13 +35,13 @@ def torch_python() -> Path:
         return Path(python)
     if SOAKS:
         return service_python()
-    with _locked():
+    with _lock():
         return _alone()
 
 
 def service_python() -> Path:
     """Return the interpreter of the runtime in which the service runs jobs with the image `IMAGE`."""
-    with _locked():
+    with _lock():
         runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
         try:
             choice = runtimes.catalog.for_image(IMAGE)
@@ -53,7 +53,7 @@ def service_python() -> Path:
 
 
 @contextlib.contextmanager
-def _locked() -> Generator[None]:
+def _lock() -> Generator[None]:
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "torch.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -40,7 +40,7 @@ class Story:
     is_reached: bool = False
     cancel: Cancel | None = None
     #: Replica and number of the incarnation.
-    killed: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    kills: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     faults_found: list[str] = field(default_factory=list[str])
 
     @property
@@ -131,7 +131,7 @@ class JobActions:
         self.tell(
             "cancelled",
             job=story.plan.name,
-            accepted=story.cancel.accepted,
+            accepted=story.cancel.is_accepted,
             sent=sent,
             answered=story.cancel.response_time,
             tries=story.cancel.tries,
@@ -212,7 +212,7 @@ class JobActions:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(handle, order)
         os.close(handle)
-        story.killed.add((replica, number))
+        story.kills.add((replica, number))
         self._victim.stirred.set()
         how = end.value
         self.tell("replica killed", job=story.plan.name, replica=replica, life=number, how=how)

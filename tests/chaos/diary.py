@@ -22,7 +22,7 @@ class ObservedIncarnation:
     lines: int
     end: str | None
     ended_at: int
-    begun: int
+    start_time: int
     last_sign: int
 
 
@@ -34,7 +34,7 @@ class ObservedReplica:
     """
 
     lives: tuple[ObservedIncarnation, ...]
-    doubled: bool
+    has_duplicate: bool
     is_alive: bool
 
 

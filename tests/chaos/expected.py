@@ -68,7 +68,7 @@ class Cancel:
 
     send_time: int
     response_time: int
-    accepted: bool
+    is_accepted: bool
     tries: int
 
 
@@ -91,7 +91,7 @@ class History:
     """
 
     cancel: Cancel | None = None
-    ended: tuple[int, int] | None = None
+    exit_interval: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +151,14 @@ def expected_outcomes(
     if cancel is None:
         assert natural is not None, f"{plan.name} would never end"
         return (natural,)
-    if natural is None or history.ended is None:
+    if natural is None or history.exit_interval is None:
         return (cancelled,)
-    if not cancel.accepted:
+    if not cancel.is_accepted:
         # An earlier request may have been accepted, with a lost response.
         return (natural,) if cancel.tries == 1 else (natural, cancelled)
-    if history.ended[1] < cancel.send_time:
+    if history.exit_interval[1] < cancel.send_time:
         return (natural,)
-    if history.ended[0] > cancel.response_time:
+    if history.exit_interval[0] > cancel.response_time:
         return (cancelled,)
     return (natural, cancelled)
 

@@ -34,10 +34,10 @@ class ReplicaHistory:
     """The history of a replica. `attempts`: attempt of each incarnation. `moved`: incarnations ended by a
     drain."""
 
-    seen: ObservedReplica
+    observed: ObservedReplica
     starts: tuple[Start, ...]
     attempts: tuple[int, ...]
-    moved: frozenset[int]
+    moved_incarnations: frozenset[int]
     asked_to_leave: int
     unmade: int
     """Starts without a shim, because zygotes were hung."""
@@ -52,21 +52,23 @@ class ReplicaHistory:
         disk."""
         starts = Counter(start.attempt for start in self.starts)
         lives = {attempt: self.counts[attempt] for attempt in full}
-        return Moves(self.moved, starts - self.counts, lives)
+        return Moves(self.moved_incarnations, starts - self.counts, lives)
 
     @property
     def is_worn(self) -> bool:
         """Return whether drains may have used all restarts of an attempt, and therefore ended it."""
-        return bool(self.moved) and any(start.incarnation > _RESTARTS for start in self.starts)
+        return bool(self.moved_incarnations) and any(
+            start.incarnation > _RESTARTS for start in self.starts
+        )
 
     def needless(self) -> list[int]:
         """Return incarnations followed by another one in the same attempt, without a drain."""
         return [
             life.number
             for life, attempt, following in zip(
-                self.seen.lives, self.attempts, self.attempts[1:], strict=False
+                self.observed.lives, self.attempts, self.attempts[1:], strict=False
             )
-            if attempt == following and life.number not in self.moved
+            if attempt == following and life.number not in self.moved_incarnations
         ]
 
 
@@ -86,14 +88,14 @@ def replica_history(
     parts, _ = logs.parts(lines)
     attempt_of = {part.token: part.attempt for part in parts}
     attempts = [
-        attempt_of.get(life.token) or _attempt_at(life.begun, starts) for life in seen.lives
+        attempt_of.get(life.token) or _attempt_at(life.start_time, starts) for life in seen.lives
     ]
     moved = {
         life.number
         for life, attempt, following, its_attempt in zip(
             seen.lives, attempts, seen.lives[1:], attempts[1:], strict=False
         )
-        if overlaps(drains, life.begun, following.begun)
+        if overlaps(drains, life.start_time, following.start_time)
         and _is_moved(life, pool, its_attempt == attempt, (replica, life.number) in killed)
     }
     asked_to_leave = sum(entry["kind"] == "replica_asked_to_leave" for entry in mine)

@@ -25,7 +25,7 @@ from tests.chaos.run_load import Options, run_load
 from tests.chaos.tuning import Tunings
 from tests.chaos.verify import FINAL, Report, by_plan, check
 from tests.chaos.victim import Victim, request
-from tests.e2e.processes import children, leftovers, marked
+from tests.e2e.processes import children, find_marked, leftovers
 from tests.e2e.running import CUSTOM_JOBS, Service, container_job
 from tests.failure_entries import toml
 
@@ -84,7 +84,7 @@ def run(options: Options) -> int:
         full = disk.full if disk else ()
         judge = partial(by_plan, drains=maintenance.drains, full=full, hangs=victim.hangs)
         reports = [check(story, service, directory, judge) for story in stories]
-        if len(frozenset[bool]().union(*(report.isolated for report in reports))) > 1:
+        if len(frozenset[bool]().union(*(report.isolation_states for report in reports))) > 1:
             wrong.append("some programs had a sandbox, and others had none")
     except Exception as failure:  # On any error, keep the directory and stop the service.
         wrong.append(f"the run itself failed: {failure!r}")
@@ -183,7 +183,7 @@ def _left_behind(directory: Path, mounted: Sequence[str]) -> Iterator[str]:
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
                 yield f"process {pid} is left: {command.decode(errors='replace')[:120]}"
                 os.kill(pid, signal.SIGKILL)
-    for pid in marked(str(diary_of(directory))):
+    for pid in find_marked(str(diary_of(directory))):
         yield f"program {pid} is left"
     for thing in leftovers(directory / "data"):
         if not any(f" {place} " in thing for place in mounted):

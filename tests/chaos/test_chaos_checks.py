@@ -57,10 +57,10 @@ def test_chaos_diary_lists_all_incarnations_of_a_replica(tmp_path: Path) -> None
     (tmp_path / "alive").touch()
     seen = diary.read(tmp_path)
     assert [(life.token, life.lines, life.end) for life in seen.lives] == [(token, 7, "aborts")]
-    assert not seen.doubled
+    assert not seen.has_duplicate
     assert not seen.is_alive
     (tmp_path / "two-000000000000").touch()
-    assert diary.read(tmp_path).doubled
+    assert diary.read(tmp_path).has_duplicate
 
 
 def test_start_on_a_full_disk_uses_a_job_retry() -> None:

@@ -43,7 +43,7 @@ class Report:
     wrong: list[str]
     state: str = ""
     counts: Counter[str] = field(default_factory=Counter[str])
-    isolated: frozenset[bool] = frozenset()
+    isolation_states: frozenset[bool] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class FinishedJob:
     view: Mapping[str, Any]
     timeline: Sequence[Mapping[str, Any]]
     public: Mapping[str, Any]
-    seen: Mapping[str, ObservedReplica]
+    observed: Mapping[str, ObservedReplica]
     files: logs.Files
     counts: Counter[str]
 
@@ -88,9 +88,9 @@ def check(
     )
     wrong = [*story.faults_found, *job.files.wrong, *judge(job), *_after_the_end(job)]
     wrong += _readings(job, service)
-    for replica, seen in job.seen.items():
+    for replica, seen in job.observed.items():
         job.counts["lives"] += len(seen.lives)
-        if seen.doubled:
+        if seen.has_duplicate:
             wrong.append(f"{replica}: a life began while another one lived")
     if wrong:
         evidence = {"view": view, "timeline": job.timeline, "public": job.public}
@@ -118,20 +118,20 @@ def by_plan(
             seen,
             job.timeline,
             job.files.lines.get(replica, ()),
-            job.story.killed,
+            job.story.kills,
             drains,
             hangs,
         )
-        for replica, seen in job.seen.items()
+        for replica, seen in job.observed.items()
     }
     whole = course(plan, facts[plan.actor].moves(ended_by_full_disk(job.timeline, full)))
     yield from outcome(job, whole)
     for replica, fate in facts.items():
-        job.counts["moved"] += len(fate.moved)
+        job.counts["moved"] += len(fate.moved_incarnations)
         # The contents of a killed shim's pipe are lost with it (spec/invariants#durability).
         cut = {
             life.number
-            for life in fate.seen.lives
+            for life in fate.observed.lives
             if not life.end
             and plan.replicas[replica].life(life.number).end in (End.SHIM_KILLED, End.SHIM_HANGS)
         }
@@ -149,7 +149,7 @@ def outcome(job: FinishedJob, whole: Course) -> Iterator[str]:
         yield "it was not cancelled"
         return
     right = expected_outcomes(
-        plan, whole.outcome, History(cancel, _exit_interval(plan, whole, view, job.seen))
+        plan, whole.outcome, History(cancel, _exit_interval(plan, whole, view, job.observed))
     )
     error = view.get("error", {"code": 0, "message": ""})
     shown = Outcome(view["state"], error["code"], error["message"])
@@ -192,7 +192,7 @@ def _exit_interval(
 def _after_the_end(job: FinishedJob) -> Iterator[str]:
     """spec/lifecycle#end: no process of a job runs after its end is published."""
     over = nanoseconds(job.view["endTime"])
-    for replica, diary in job.seen.items():
+    for replica, diary in job.observed.items():
         if diary.is_alive:
             yield f"{replica} lives, and the job is over"
         for life in diary.lives:
@@ -213,8 +213,12 @@ def _starts(
     # A program may be stopped before it opens its diary: in a cancelled job, next to the actor, or by a
     # drain.
     silent = view["attempt"] if replica != plan.actor else view["state"] == "CANCELLED"
-    if not 0 <= len(starts) - len(fate.seen.lives) <= silent + fate.asked_to_leave + fate.unmade:
-        yield f"{len(fate.seen.lives)} lives, and the timeline tells of {starts}"
+    if (
+        not 0
+        <= len(starts) - len(fate.observed.lives)
+        <= silent + fate.asked_to_leave + fate.unmade
+    ):
+        yield f"{len(fate.observed.lives)} lives, and the timeline tells of {starts}"
     if replica != plan.actor and (needless := fate.needless()):
         yield f"restarted for nothing after the lives {needless} of attempts {fate.attempts}"
 
@@ -233,7 +237,11 @@ def _attempts(
     else:
         fits = mine == whole.lives
     if not fits:
-        moved = f", of which {sorted(fate.moved)} had to leave a node" if fate.moved else ""
+        moved = (
+            f", of which {sorted(fate.moved_incarnations)} had to leave a node"
+            if fate.moved_incarnations
+            else ""
+        )
         yield f"{plan.actor} lived {mine} times in its attempts{moved}; right is {whole.lives}"
 
 
@@ -245,7 +253,7 @@ def lines(job: FinishedJob, replica: str, cut: Container[int]) -> Iterator[str]:
     yield from wrong
     counts = {part.token: part.lines for part in parts}
     order = [part.token for part in parts]
-    lives = job.seen[replica].lives
+    lives = job.observed[replica].lives
     if order != [life.token for life in lives if life.token in counts]:
         yield f"lives in the log {order}, and as they were {[life.token for life in lives]}"
     for life in lives:

@@ -18,7 +18,7 @@ import uvicorn
 from msgspec.structs import replace
 
 from tests.e2e import fork_server
-from tests.people import owned, write
+from tests.people import create_authority, write
 from trainshed.access.book import FILE
 from trainshed.access.principals import Principal
 from trainshed.buckets.authentication import Authenticator
@@ -47,7 +47,7 @@ class Service:
         self.uds = directory / ("n" * 80) / ("m" * 80) / "gateway.sock"
         self.uds.parent.mkdir(parents=True)
         self.replicas = self.uds.with_name("buckets.sock")
-        self.tokens, self.token = owned(time.time_ns)
+        self.tokens, self.token = create_authority(time.time_ns)
         self.file = directory / FILE
         self.publish()
         self.setup = BucketSetup(

@@ -19,7 +19,7 @@ import pytest
 
 from tests.contract.buckets_service import MIB, Service, send_request, serving
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
-from tests.people import known
+from tests.people import add_user
 from trainshed.access import account_tokens
 from trainshed.access.account_tokens import is_json_web_token
 from trainshed.access.book import AccessBook, ServiceAccount
@@ -255,7 +255,7 @@ def test_storage_port_requires_credentials(service: Service) -> None:
 
 def test_permission_changes_of_a_user_apply_to_the_next_request(service: Service) -> None:
     """Changes of the access file apply to the next request."""
-    token = known(service.tokens, "ana@test", "roles/storage.objectViewer", "p")
+    token = add_user(service.tokens, "ana@test", "roles/storage.objectViewer", "p")
     service.publish()
     with_key = f"/with/{storage_key(token)}"
 
@@ -275,7 +275,7 @@ def test_permission_changes_of_a_user_apply_to_the_next_request(service: Service
     refused += [("DELETE", mine), ("DELETE", "/storage/v1/b/bucket-p"), ("GET", "/bucket-q/x")]
     refused += [("DELETE", "/storage/v1/b/shared-1/o/x"), ("POST", "/storage/v1/b?project=p")]
     assert [status(*request) for request in refused] == [403] * len(refused)
-    known(service.tokens, "ana@test", "roles/storage.admin", "q")
+    add_user(service.tokens, "ana@test", "roles/storage.admin", "q")
     service.publish()
     assert status("GET", foreign) == 200
     assert status("DELETE", mine) == 403
@@ -291,7 +291,7 @@ def test_running_requests_end_when_their_token_is_revoked(
 ) -> None:
     """A download is interrupted and an upload is rejected within seconds. An unverified header with an
     expired token makes no difference."""
-    token, size = known(service.tokens, "ana@test", "roles/storage.objectUser", "p"), 64 * MIB
+    token, size = add_user(service.tokens, "ana@test", "roles/storage.objectUser", "p"), 64 * MIB
     service.publish()
     key = f"/with/{storage_key(token)}" if by_key else ""
     shown = "Basic x.eyJleHAiOjB9" if by_key else f"Bearer {token}"

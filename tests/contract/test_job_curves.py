@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.e2e.programs.event_writer import EventWriter, field, framed, varint
+from tests.e2e.programs.event_writer import EventWriter, field, frame_record, varint
 from tests.inline_store import Hook, InlineStore, open_inline
 from tests.unit.jobs import CREATED, job
 from trainshed.controller import curves as curves_module
@@ -261,7 +261,7 @@ async def test_invalid_events_do_not_stop_the_reading_of_valid_events(
             for step, value in ((2**63 - 1, math.nan), (2**64 - 1, -math.inf)):
                 number = field(1, tag) + b"\x15" + struct.pack("<f", value)
                 event = b"\x10" + varint(step) + field(5, field(1, number))
-                writer.file.write(framed(b"\x09" + struct.pack("<d", at) + event))
+                writer.file.write(frame_record(b"\x09" + struct.pack("<d", at) + event))
     writer.scalar("acc", 1, 1)
     async with harness.service() as curves:
         curves.follow(RUNNING)

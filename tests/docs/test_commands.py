@@ -132,7 +132,7 @@ class ShellEnvironment:
             process.kill()
         return subprocess.CompletedProcess(script, process.wait(), output.decode())
 
-    def done(self, script: str) -> str:
+    def run_successfully(self, script: str) -> str:
         """Return the output of a script that exits with 0."""
         run = self.shell(script)
         assert run.returncode == 0, run.stdout
@@ -194,11 +194,11 @@ def _executable(path: Path, command: str) -> None:
 def start(bed: ShellEnvironment) -> None:
     """Start the service with three jobs: one finished, one failed, one running."""
     # Download it if missing. Later steps use no index.
-    bed.done(f"trainshed runtimes build scikit-learn={SLIM}")
+    bed.run_successfully(f"trainshed runtimes build scikit-learn={SLIM}")
     offline = f"UV_NO_INDEX=1 UV_FIND_LINKS={bed.work.parent / 'wheels'}"
-    bed.done(f"{offline} trainshed up --detach --port 0 --config trainshed.toml")
+    bed.run_successfully(f"{offline} trainshed up --detach --port 0 --config trainshed.toml")
     image = "--image scikit-learn --detach"
-    bed.done(
+    bed.run_successfully(
         f"trainshed run task.py {image} --name done --replicas 2\n"
         f"trainshed run fails.py {image} --name failed\n"
         f"trainshed run going.py {image} --name going --replicas 2\n"
@@ -227,7 +227,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShellEnvironment]:
             (made.work / row.name).write_text(_BLOCKS[key].text)
     start(made)
     yield made
-    assert "ended" in made.done("trainshed down")
+    assert "ended" in made.run_successfully("trainshed down")
 
 
 @pytest.mark.parametrize("key", [key for key, row in BLOCKS.items() if isinstance(row, Runs)])

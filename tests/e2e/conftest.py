@@ -109,7 +109,7 @@ def enter(
     """A page whose user has followed the link of `trainshed console`."""
     contexts: list[BrowserContext] = []
 
-    def entered(form: str = "light") -> Page:
+    def open_page(form: str = "light") -> Page:
         context = chromium.new_context(**FORMS[form], reduced_motion="reduce")
         contexts.append(context)
         page = context.new_page()
@@ -117,6 +117,6 @@ def enter(
         sign_in(page, service)
         return page
 
-    yield entered
+    yield open_page
     for context in contexts:
         context.close()

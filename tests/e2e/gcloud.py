@@ -47,7 +47,7 @@ _LOADED = (
 
 
 @functools.cache
-def _loaded() -> ForkServer | None:
+def _load_fork_server() -> ForkServer | None:
     """Forks commands from a process that has loaded the modules of both services' commands, which are most of
     a command's CPU time. None if this gcloud does not bundle a Python.
     """
@@ -81,7 +81,7 @@ def _loaded_for(arguments: Sequence[str], environ: Mapping[str, str]) -> _Loaded
     # Storage commands start processes from the state of their parent. A process that has loaded gcloud has no
     # accounts.
     is_apart = arguments[0] == "storage" or "CLOUDSDK_AUTH_ACCESS_TOKEN" not in environ
-    if is_apart or not (fork_server := _loaded()):
+    if is_apart or not (fork_server := _load_fork_server()):
         return None
     root = Path(BINARY).resolve().parents[1]
     # As in the command's own script.
@@ -156,7 +156,7 @@ class Gcloud:
         return done
 
     @contextlib.contextmanager
-    def started(self, *arguments: str) -> "Generator[Output]":
+    def start(self, *arguments: str) -> "Generator[Output]":
         """A gcloud in parallel with the test, for commands that may never exit. Killed at the end."""
         assert BINARY is not None
         environ = self.environment()

@@ -13,7 +13,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 _SETUP = "from setuptools import setup; setup(name='pkg', version='1.0', packages=['trainer'])"
 
 
-def archived(files: Mapping[str, str]) -> bytes:
+def tar_archive(files: Mapping[str, str]) -> bytes:
     """Return a tar archive of texts with the compression of source distributions."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w:gz") as archive:
@@ -32,7 +32,7 @@ def source_package(task: str, setup: str = _SETUP) -> bytes:
         "pkg-1.0/trainer/task.py": task,
         "pkg-1.0/PKG-INFO": "Metadata-Version: 2.1\nName: pkg\nVersion: 1.0\n",
     }
-    return archived(files)
+    return tar_archive(files)
 
 
 def wheel(name: str, source: str, version: str = "0.1", needs: Sequence[str] = ()) -> bytes:
@@ -52,7 +52,7 @@ def wheel(name: str, source: str, version: str = "0.1", needs: Sequence[str] = (
     return made.getvalue()
 
 
-def packed(name: str, directory: Path) -> Path:
+def pack_program(name: str, directory: Path) -> Path:
     """Return the program's source distribution, named as by `setup.py sdist`."""
     top = f"{name}-0.1"
     archive = directory / f"{top}.tar.gz"

@@ -25,7 +25,7 @@ def _all(file: str) -> Iterator[tuple[int, bytes]]:
             yield int(entry.name), content
 
 
-def marked(mark: str) -> list[int]:
+def find_marked(mark: str) -> list[int]:
     """Return processes with `mark` in their command line or environment, without zombies and this process."""
     texts = (pair for file in ("cmdline", "environ") for pair in _all(file))
     return sorted({pid for pid, text in texts if mark.encode() in text} - {os.getpid()})

@@ -65,7 +65,7 @@ class Service:
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @contextlib.contextmanager
-    def opened(
+    def open_response(
         self,
         verb: str,
         path: str,
@@ -93,7 +93,7 @@ class Service:
 
     def ask(self, verb: str, path: str, body: Any = None, **how: Any) -> Answer:
         """Return the complete response with any status. Arguments as in `opened`."""
-        with self.opened(verb, path, body, **how) as answer:
+        with self.open_response(verb, path, body, **how) as answer:
             return Answer(answer.status, answer.headers, answer.read())
 
     def call(self, verb: str, path: str, body: Any = None, *, expect: int = 200) -> Any:
@@ -156,7 +156,7 @@ class Service:
 
     def stream(self, path: str) -> Iterator[bytes]:
         """Yield the lines of a response as they arrive. A silent one has blank lines."""
-        with self.opened("GET", path, seconds=180) as answer:
+        with self.open_response("GET", path, seconds=180) as answer:
             assert answer.status == 200, answer.read()
             yield from answer
 

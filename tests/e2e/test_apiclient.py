@@ -13,20 +13,22 @@ from tests.e2e.running import SKLEARN, Service
 PARENT = "projects/apiclient"
 
 
-def untyped(name: str) -> Any:
+def import_untyped(name: str) -> Any:
     return importlib.import_module(name)
 
 
-discovery: Any = untyped("googleapiclient.discovery")
+discovery: Any = import_untyped("googleapiclient.discovery")
 
 
 def credentials(token: str) -> Any:
-    return untyped("google.oauth2.credentials").Credentials(token)
+    return import_untyped("google.oauth2.credentials").Credentials(token)
 
 
-def built(service: Service, api: str, version: str) -> Any:
+def build_client(service: Service, api: str, version: str) -> Any:
     """As in the recipe: the library's document with this service's address."""
-    options = untyped("google.api_core.client_options").ClientOptions(api_endpoint=service.rest)
+    options = import_untyped("google.api_core.client_options").ClientOptions(
+        api_endpoint=service.rest
+    )
     return discovery.build(
         api,
         version,
@@ -41,7 +43,7 @@ def test_clients_of_every_discovery_document_create_and_read_a_job(service: Serv
     script = {"imageUri": SKLEARN, "containerCommand": ["python3", "-c", ""]}
     master = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "masterConfig": script}
     body = {"jobId": "census", "trainingInput": {**master, "region": "us-central1"}}
-    shipped = built(service, "ml", "v1")
+    shipped = build_client(service, "ml", "v1")
     answer = shipped.projects().jobs().create(parent=PARENT, body=body).execute()
     assert answer["state"] in ("QUEUED", "PREPARING")
     assert answer["etag"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e import fork_server
-from tests.e2e.processes import marked, new_mark
+from tests.e2e.processes import find_marked, new_mark
 from tests.e2e.running import PROJECT, REGION, Service, container_job, environment, running, submit
 from tests.isolation import needs_view
 from trainshed.store.sqlite.database import open_database
@@ -56,12 +56,12 @@ def objects(service: Service) -> dict[str, dict[str, Any]]:
     token = ""
     while True:
         page = service.call("GET", f"/storage/v1/b/{BUCKET}/o?maxResults=500&pageToken={token}")
-        by_name |= {item["name"]: told(item) for item in page.get("items", [])}
+        by_name |= {item["name"]: without_addresses(item) for item in page.get("items", [])}
         if not (token := page.get("nextPageToken", "")):
             return by_name
 
 
-def told(resource: dict[str, Any]) -> dict[str, Any]:
+def without_addresses(resource: dict[str, Any]) -> dict[str, Any]:
     """Return all of it except addresses, which contain the service's host."""
     return {key: value for key, value in resource.items() if not key.endswith("Link")}
 
@@ -150,7 +150,7 @@ def test_backup_under_load_can_be_restored_next_to_the_original(data: Path, tmp_
             container_job(COUNTS.format(mark=mark, place="busy-job", count=100_000, pause=0.02)),
         )
         assert any(line == "40" for line in original.follow(busy))
-        programs = marked(mark)
+        programs = find_marked(mark)
         assert programs
         with written_all_the_time(original):
             taken = trainshed("backup", tmp_path / "backup", data=data)
@@ -191,13 +191,13 @@ def test_backup_under_load_can_be_restored_next_to_the_original(data: Path, tmp_
             # The running job: it restarts here, but was not affected there.
             lines = until(twin.follow(busy), "40", times=2)
             assert lines[:40] == [str(n) for n in range(40)] == before[:40]
-            assert set(programs) <= set(marked(mark))
+            assert set(programs) <= set(find_marked(mark))
             # A line may be visible before that.
             next(view for view in twin.watch(busy, 60) if view["state"] == "RUNNING")
             fresh = submit(twin, container_job("print('new')"))
             assert twin.finish(fresh)["state"] == "SUCCEEDED"
         # The other service has stopped, with its jobs.
-        assert set(programs) <= set(marked(mark))
+        assert set(programs) <= set(find_marked(mark))
         assert original.call("GET", f"/trainshed/v1/jobs/{busy}")["state"] == "RUNNING"
 
 

@@ -53,7 +53,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield started
 
 
-def finished(service: Service, job: dict[str, Any]) -> str:
+def run_job(service: Service, job: dict[str, Any]) -> str:
     """The uid of a finished job."""
     uid = service.call("POST", JOBS, job)["name"].rpartition("/")[2]
     service.finish(uid, 120)
@@ -107,7 +107,7 @@ def test_zoom_into_a_long_curve_shows_more_points(
     job = container_job(f'{WRITER}\nw = EventWriter("/gcs/trainshed/long/logs")\n{lines}')
     job["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://trainshed/long"}
     page = enter()
-    page.goto(f"{service.rest}/jobs/{finished(service, job)}")
+    page.goto(f"{service.rest}/jobs/{run_job(service, job)}")
     chart = page.locator("[data-curves]")
     assert " 9.0," in str(chart.get_attribute("data-curves"))  # No extreme is omitted.
     expect(page.locator("figcaption")).to_contain_text(" to 9")
@@ -124,7 +124,7 @@ def test_zoom_into_a_long_curve_shows_more_points(
 def test_user_finds_the_reason_for_a_failed_job(
     service: Service, enter: Callable[..., Page]
 ) -> None:
-    finished(service, container_job(FAILING, name="broken"))
+    run_job(service, container_job(FAILING, name="broken"))
     page = enter()
     page.goto(service.rest)
     page.keyboard.press("/")
@@ -165,12 +165,12 @@ def test_selected_jobs_stay_selected_and_can_be_compared(
     """Also while rows change. A click anywhere on a row opens its job."""
     script = "for n in (1, 2, 3):\n    print(f'epoch {n} loss: {1 / n}')"
     for name in ("left", "middle", "right"):
-        uid = finished(service, container_job(script, name=name))
+        uid = run_job(service, container_job(script, name=name))
     page = enter()
     page.goto(f"{service.rest}/?mark={uid}")
     for name in ("left", "middle"):
         page.get_by_label(f"Select {name}").check()
-    finished(service, container_job("pass", name="between"))
+    run_job(service, container_job("pass", name="between"))
     page.locator("[data-arrivals]").click()
     expect(page.get_by_role("row").filter(has_text="between")).to_contain_text("Succeeded")
     expect(page.get_by_label("Select left")).to_be_checked()
@@ -187,7 +187,7 @@ def test_selected_jobs_stay_selected_and_can_be_compared(
 
 
 def test_environment_build_log_is_collapsed(service: Service, enter: Callable[..., Page]) -> None:
-    uid = finished(service, container_job("print('hello')", name="folds"))
+    uid = run_job(service, container_job("print('hello')", name="folds"))
     page = enter()
     lines: list[list[Any]] = [
         ["2026-01-01T00:00:00Z", task, "INFO", f"{task} {n}", f"0/{task}/1/{n}", f"{task}{n}", []]
@@ -218,7 +218,7 @@ def test_log_of_a_million_lines_does_not_freeze_the_browser(
     """
     many = 1_000_000
     script = f"import sys\nsys.stdout.write(''.join(f'line {{n}}\\n' for n in range({many})))"
-    uid = finished(service, container_job(script, name="a million"))
+    uid = run_job(service, container_job(script, name="a million"))
     page = enter()
     page.goto(f"{service.rest}/jobs/{uid}/logs")
     page.evaluate(FREEZES)
@@ -248,8 +248,8 @@ def pages(service: Service) -> dict[str, str]:
     steps = "for step in (1, 2, 3): report(float(given['rate']) * step / 3, step)"
     search = tuning_job(steps, trials=4, parallel=2, study=study_spec(double("rate", 0.1)))
     tuning = service.call("POST", TUNING_JOBS, search)["name"].rpartition("/")[2]
-    broken = finished(service, container_job(FAILING, name="broken"))
-    whole = finished(service, container_job("print('hello')", pools=(1, 2), name="whole"))
+    broken = run_job(service, container_job(FAILING, name="broken"))
+    whole = run_job(service, container_job("print('hello')", pools=(1, 2), name="whole"))
     assert service.finish(tuning, 120)["state"] == "SUCCEEDED"
     here = f"?project={PROJECT}"
     study, dataset, model = things(service)

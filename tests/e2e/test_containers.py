@@ -30,15 +30,15 @@ class AttackSetup:
     service: Service
     registry: Registry
     tars: dict[bool, Path]
-    made: set[str] = field(default_factory=set[str])
+    images: set[str] = field(default_factory=set[str])
 
     def image(self, name: str, *changes: str, python: bool = False) -> str:
         """Create an image with that name and configuration; return its reference."""
         reference = f"localhost/{name}:1"
         options = [f"--change={change}" for change in changes]
-        if reference not in self.made:
+        if reference not in self.images:
             podman("import", *options, str(self.tars[python]), reference)
-        self.made.add(reference)
+        self.images.add(reference)
         return reference
 
     def run(self, program: dict[str, Any]) -> tuple[str, list[str]]:

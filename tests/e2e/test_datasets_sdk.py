@@ -83,7 +83,7 @@ print("SEEN", json.dumps(seen))
 
 
 @pytest.fixture(scope="module")
-def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def program_output(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the program's output."""
 
     def rows(numbers: range) -> str:
@@ -101,17 +101,19 @@ def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return seen_by_sdk(service, _PROGRAM, str(scratch), SKLEARN, _SCRIPT)
 
 
-def test_datasets_of_each_kind_are_created_listed_and_updated(seen: dict[str, Any]) -> None:
-    assert seen["name"] == "rows"
-    assert seen["schema"].endswith("/tabular_1.0.0.yaml")
-    assert seen["same"]
-    assert seen["columns"] == ["id", "text"]
-    assert seen["kinds"] == ["TimeSeriesDataset", "ImageDataset", "TextDataset"]
+def test_datasets_of_each_kind_are_created_listed_and_updated(
+    program_output: dict[str, Any],
+) -> None:
+    assert program_output["name"] == "rows"
+    assert program_output["schema"].endswith("/tabular_1.0.0.yaml")
+    assert program_output["same"]
+    assert program_output["columns"] == ["id", "text"]
+    assert program_output["kinds"] == ["TimeSeriesDataset", "ImageDataset", "TextDataset"]
 
 
-def test_datasets_and_models_are_exported(service: Service, seen: dict[str, Any]) -> None:
+def test_datasets_and_models_are_exported(service: Service, program_output: dict[str, Any]) -> None:
     """facts/models#export"""
-    (exported,) = seen["exported"]
+    (exported,) = program_output["exported"]
     buckets = service.data / "buckets"
     item = json.loads((buckets / exported.removeprefix("gs://")).read_text())
     assert item == {
@@ -119,8 +121,8 @@ def test_datasets_and_models_are_exported(service: Service, seen: dict[str, Any]
         "classificationAnnotation": {"displayName": "daisy"},
         "classificationAnnotations": [{"displayName": "daisy"}],
     }
-    assert seen["formats"] == {"custom-trained": ["ARTIFACT"]}
-    first, second = (output["artifactOutputUri"] for output in seen["models"])
+    assert program_output["formats"] == {"custom-trained": ["ARTIFACT"]}
+    first, second = (output["artifactOutputUri"] for output in program_output["models"])
     assert first != second
     for output in (first, second):
         assert output.startswith("gs://trainshed/out/model-export-kept-")
@@ -130,8 +132,10 @@ def test_datasets_and_models_are_exported(service: Service, seen: dict[str, Any]
 
 
 @needs_view
-def test_program_reads_the_splits_of_its_dataset(service: Service, seen: dict[str, Any]) -> None:
-    rows = json_of(service.lines(seen["job"]), "FOUND")
+def test_program_reads_the_splits_of_its_dataset(
+    service: Service, program_output: dict[str, Any]
+) -> None:
+    rows = json_of(service.lines(program_output["job"]), "FOUND")
     assert rows.pop("format") == "csv"
     assert sorted(int(row) for some in rows.values() for row in some) == list(range(1000))
     assert {split: len(some) for split, some in rows.items()} == pytest.approx(

@@ -5,7 +5,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from tests.e2e.processes import marked, new_mark, wait_until_gone
+from tests.e2e.processes import find_marked, new_mark, wait_until_gone
 from tests.e2e.running import ROOT, SKLEARN, command, environment, trainshed
 
 
@@ -37,7 +37,7 @@ def test_demo_trains_a_model_and_prints_its_location(tmp_path: Path) -> None:
     assert (outputs / "model" / "model.npz").stat().st_size > 1000
     assert len(list((outputs / "checkpoints").iterdir())) == 6
     assert "Page" not in output, "the page is no longer served"
-    wait_until_gone(marked(mark))
+    wait_until_gone(find_marked(mark))
     listed = trainshed("jobs", "list", data=tmp_path, status=1)
     assert "No Trainshed service is running" in listed.stdout + listed.stderr
     assert "trainshed up" in listed.stdout + listed.stderr

@@ -18,7 +18,7 @@ import yaml
 
 from tests.commands import execute
 from tests.e2e import fork_server, running
-from tests.e2e.processes import marked, new_mark, wait_until_gone
+from tests.e2e.processes import find_marked, new_mark, wait_until_gone
 from tests.e2e.running import ROOT, SKLEARN, custom_job, environment, worker_pool
 
 pytestmark = pytest.mark.e2e
@@ -177,7 +177,7 @@ def test_sigkill_leaves_no_processes_or_files(tmp_path: Path) -> None:
         watch = f"{address}/trainshed/v1/jobs/{made['name'].rpartition('/')[2]}/watch"
         with urllib.request.urlopen(watch, timeout=60) as lines:
             assert any(b'"RUNNING"' in line for line in lines)
-        others = marked(mark)
+        others = find_marked(mark)
         process.kill()
         wait_until_gone(others, seconds=60)
     assert list((tmp_path / "tmp").iterdir()) == []

@@ -184,7 +184,7 @@ def training(job_id: str, *more: str) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def submitted(gcloud: Gcloud, source: Path) -> Iterator[Submitted]:
+def submitted_jobs(gcloud: Gcloud, source: Path) -> Iterator[Submitted]:
     commands = {
         "guide": training(
             *("guide", "--package-path", "trainer/", "--module-name", "trainer.guide"),
@@ -216,16 +216,16 @@ def submitted(gcloud: Gcloud, source: Path) -> Iterator[Submitted]:
     yield Submitted(by, gcloud.service)
 
 
-def answered(service: Service, job_id: str) -> dict[str, Any]:
+def describe_job(service: Service, job_id: str) -> dict[str, Any]:
     """Return gcloud's description of jobs."""
     return service.call("GET", f"/v1/projects/{PROJECT}/jobs/{job_id}")
 
 
-def test_custom_cluster_succeeds_when_its_master_succeeds(submitted: Submitted) -> None:
+def test_custom_cluster_succeeds_when_its_master_succeeds(submitted_jobs: Submitted) -> None:
     """The guide's form runs on this machine with any requested resources (spec/submit#gcloud, spec/program,
     spec/lifecycle#end). The workers never end.
     """
-    streamed = submitted.by["guide"]
+    streamed = submitted_jobs.by["guide"]
     assert "state: SUCCEEDED" in streamed.stdout
     log = streamed.stderr.splitlines()
     mapped = next(line for line in log if "The operator maps runtimeVersion:2.11" in line)
@@ -237,12 +237,14 @@ def test_custom_cluster_succeeds_when_its_master_succeeds(submitted: Submitted) 
         "the last lines are missing in what submit --stream-logs showed:\n" + "\n".join(log)
     )
 
-    met = next(line for line in submitted.lines("guide") if line.startswith("MET ")).split()[1:]
+    met = next(line for line in submitted_jobs.lines("guide") if line.startswith("MET ")).split()[
+        1:
+    ]
     assert len(met) == 3
     roles: list[tuple[str, int]] = []
-    view = submitted.finish("guide")
+    view = submitted_jobs.finish("guide")
     for replica in view["replicas"]:
-        lines = submitted.lines("guide", replica["id"])
+        lines = submitted_jobs.lines("guide", replica["id"])
         assert "PART 42" in lines, "packages are installed in order"
         assert json_of(lines, "ARGV") == [*USER, "--job-dir", f"gs://{BUCKET}/guide"]
         # spec/program#cluster_spec: in ml v1 only custom containers have one.
@@ -253,7 +255,7 @@ def test_custom_cluster_succeeds_when_its_master_succeeds(submitted: Submitted) 
         assert sizes == {"chief": 1, "worker": 2, "ps": 1}
         roles.append((config["task"]["type"], config["task"]["index"]))
     assert sorted(roles) == [("chief", 0), ("ps", 0), ("worker", 0), ("worker", 1)]
-    job = answered(submitted.service, "guide")
+    job = describe_job(submitted_jobs.service, "guide")
     assert job["createTime"] <= job["startTime"] <= job["endTime"]
     units = job["trainingOutput"]["consumedMLUnits"]
     assert units >= 0.18, "three complex_model_m and one large_model for ten node-minutes, at least"
@@ -265,34 +267,34 @@ def test_custom_cluster_succeeds_when_its_master_succeeds(submitted: Submitted) 
     assert [uri.startswith(place) for uri in trained["packageUris"]] == [True, True]
 
 
-def test_failing_program_shows_its_last_lines(submitted: Submitted) -> None:
+def test_failing_program_shows_its_last_lines(submitted_jobs: Submitted) -> None:
     """spec/failures#messages: the public message with the program's last lines; `submit --stream-logs` exits
     with 1.
     """
-    streamed = submitted.by["fails"]
+    streamed = submitted_jobs.by["fails"]
     assert streamed.returncode == 1
     assert "state: FAILED" in streamed.stdout
     assert "\tmaster-replica-0\t\tabout to fail" in streamed.stderr
     assert "Job failed." in streamed.stderr
-    job = answered(submitted.service, "fails")
+    job = describe_job(submitted_jobs.service, "fails")
     first, _, rest = job["errorMessage"].partition("\n")
     assert first.strip() == (
         "The replica master 0 exited with a non-zero status of 7. Termination reason: Error."
     )
     assert rest.startswith("about to fail\nout of luck\n"), "the program's words, not the service's"
     assert "To find out more about why your job exited" in rest
-    log = submitted.lines("fails", "service")
+    log = submitted_jobs.lines("fails", "service")
     assert any("NVIDIA_TESLA_K80" in line for line in log), (
         "spec/queue#capacity: a GPU spec runs with a notice"
     )
 
 
-def test_tuning_job_shows_the_best_trial_first(submitted: Submitted, gcloud: Gcloud) -> None:
+def test_tuning_job_shows_the_best_trial_first(submitted_jobs: Submitted, gcloud: Gcloud) -> None:
     """facts/resources#ml, facts/program#arguments: trials best first, `--name value`, a job directory for
     each.
     """
     # Severity, time, task, trial, message.
-    log = submitted.by["tuned"].stderr.splitlines()
+    log = submitted_jobs.by["tuned"].stderr.splitlines()
     rows = [line.split("\t") for line in log if "\ttrial " in line]
     assert {fields[2] for fields in rows} == {"master-replica-0"}
     assert sorted(int(fields[3]) for fields in rows) == [1, 2, 3]
@@ -311,7 +313,7 @@ def test_tuning_job_shows_the_best_trial_first(submitted: Submitted, gcloud: Gcl
         words = [word for name, value in parameters.items() for word in (f"--{name}", value)]
         assert set(parameters) == {"rate", "units", "optimizer"}
         assert parameters["units"] in ("16", "32", "64")
-        argv = json_of(submitted.lines(f"tuned.{id_}"), f"trial {id_} has")
+        argv = json_of(submitted_jobs.lines(f"tuned.{id_}"), f"trial {id_} has")
         assert argv[:2] == ["--epochs", "4"]
         assert argv[-2:] == ["--job-dir", f"gs://{BUCKET}/tuned/{id_}"]
         assert sorted(argv[2:-2]) == sorted(words)
@@ -341,13 +343,13 @@ def test_gcloud_lists_relabels_and_cancels_a_job(gcloud: Gcloud) -> None:
         *("ai-platform", "jobs", "update", "waits"),
         *("--update-labels", "team=blue,more=yes", "--remove-labels", "kind"),
     )
-    job = answered(service, "waits")
+    job = describe_job(service, "waits")
     assert job.get("labels") == {"team": "blue", "more": "yes"}
     assert job["state"] == "RUNNING"
 
     gcloud.run("ai-platform", "jobs", "cancel", "waits")
     assert service.finish(ref("waits"))["state"] == "CANCELLED"
-    job = answered(service, "waits")
+    job = describe_job(service, "waits")
     assert (job["state"], job["errorMessage"]) == (
         "CANCELLED",
         "The job was cancelled by the user.",

@@ -50,7 +50,7 @@ def test_gcloud_creates_follows_lists_and_cancels_a_job(service: Service, tmp_pa
     assert parent == CUSTOM_JOBS.removeprefix("/v1/")
     next(view for view in service.watch(job_id) if view["state"] == "RUNNING")
     # For a running job it reads the job's state once and never exits, so it is killed.
-    with gcloud.started(*JOBS, "stream-logs", job_id, "--polling-interval=1") as output:
+    with gcloud.start(*JOBS, "stream-logs", job_id, "--polling-interval=1") as output:
         for replica in range(3):
             assert str(LINES - 1) in output.until(f"line {LINES - 1}"), replica
         service.put(BUCKET, "talk/go-on", b"")

@@ -6,7 +6,14 @@ from typing import cast
 
 import pytest
 
-from tests.e2e.hostile.attack_setup import MEMORY, OWN, STAGED, STAGING, AttackSetup, opened
+from tests.e2e.hostile.attack_setup import (
+    MEMORY,
+    OWN,
+    STAGED,
+    STAGING,
+    AttackSetup,
+    open_attack_setup,
+)
 from tests.e2e.hostile.attacks import Attack, MemoryUse, attack, memory_use_of
 from tests.e2e.hostile.table import (
     BEGIN,
@@ -17,7 +24,7 @@ from tests.e2e.hostile.table import (
     VARIES,
     WARM_ROWS,
     Column,
-    shown,
+    render_table,
     strongest,
 )
 from tests.e2e.hostile.warm import FORKED, SERVICE, WarmAttackSetup
@@ -57,7 +64,7 @@ class AttackRun:
 def attack_run(request: pytest.FixtureRequest) -> Iterator[AttackRun]:
     column, kind = cast("tuple[Column, type[AttackSetup]]", request.param)
     program = ("-c", SERVICE) if kind is WarmAttackSetup else ("-m", "trainshed")
-    with opened(column, kind, program) as setup:
+    with open_attack_setup(column, kind, program) as setup:
         setup.open()
         engine = setup.service.call("GET", "/trainshed/v1/status")["engine"]
         assert engine["isolation"] == column.level
@@ -80,7 +87,7 @@ def test_every_attack_has_the_documented_result(attack_run: AttackRun) -> None:
         assert {row.attempt for row in WARM_ROWS} <= attack_run.attack.verdicts.keys()
     for row in (*ROWS, *WARM_ROWS):
         got = attack_run.attack.verdicts.get(row.attempt)
-        expected = row.expected(attack_run.column)
+        expected = row.expected_outcome(attack_run.column)
         if got is not None and expected is not VARIES and (expected is HELD) == bool(got):
             wrong.append(
                 f"{row.attempt}: should be {expected}, got {got!r} {attack_run.attack.why}"
@@ -112,14 +119,14 @@ def test_attacker_can_use_its_own_resources(attack_run: AttackRun) -> None:
 def test_memory_beyond_the_limit_ends_the_program(attack_run: AttackRun) -> None:
     """spec/failures#out-of-memory."""
     meal = attack_run.memory_uses["touched"]
-    assert not meal.survived
+    assert not meal.has_survived
     assert "out-of-memory" in meal.error["message"] or "memory" in meal.error["message"], meal.error
     if attack_run.kernel:
         assert meal.peak < MEMORY
 
 
 def test_unmapped_memory_counts_where_the_kernel_counts_it(attack_run: AttackRun) -> None:
-    assert attack_run.memory_uses["unmapped"].survived is not attack_run.kernel
+    assert attack_run.memory_uses["unmapped"].has_survived is not attack_run.kernel
 
 
 def test_flood_of_output_does_not_grow_the_shims_memory(attack_run: AttackRun) -> None:
@@ -150,4 +157,4 @@ def test_docs_show_the_tested_table() -> None:
     """The page shows the isolation table. After a change: put `table.shown()` between the marks."""
     page = (ROOT / "docs" / "security.md").read_text()
     begin, end = page.index(BEGIN), page.index(END) + len(END) + 1
-    assert page[begin:end] == shown()
+    assert page[begin:end] == render_table()

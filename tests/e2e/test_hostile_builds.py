@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.hostile.attack_setup import MEMORY, PROCESSES, AttackSetup, opened
+from tests.e2e.hostile.attack_setup import MEMORY, PROCESSES, AttackSetup, open_attack_setup
 from tests.e2e.hostile.table import Column, columns
 from tests.e2e.packages import package_job, source_package, upload
 from tests.e2e.processes import processor_seconds
@@ -92,7 +92,7 @@ class AttackRun:
 )
 def attack_run(request: pytest.FixtureRequest) -> Iterator[AttackRun]:
     column: Column = request.param
-    with opened(column) as setup:
+    with open_attack_setup(column) as setup:
         service, data = setup.service, setup.service.data
         at_home, port = setup.home_file(), int(service.rest.rpartition(":")[2])
         files = [data / name for name in ("trainshed.db", "access.json", "service.json")]

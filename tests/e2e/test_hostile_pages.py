@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Error, expect
 
 from tests.e2e.browsing import WITH_CHROMIUM, sign_in
-from tests.e2e.hostile.attack_setup import OTHER, OWN, AttackSetup, opened, parent_of
+from tests.e2e.hostile.attack_setup import OTHER, OWN, AttackSetup, open_attack_setup, parent_of
 from tests.e2e.hostile.table import Column, columns
 from tests.e2e.running import running, trainshed
 from tests.summary_writers import GOLDEN
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
 
 @pytest.fixture(scope="module", params=columns())
 def setup(request: pytest.FixtureRequest) -> Iterator[AttackSetup]:
-    with opened(cast("Column", request.param)) as made:
+    with open_attack_setup(cast("Column", request.param)) as made:
         yield made
 
 

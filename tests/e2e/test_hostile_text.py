@@ -47,7 +47,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield service, job
 
 
-def piped(data: Path, words: list[str], directory: Path | None = None) -> str:
+def output_of(data: Path, words: list[str], directory: Path | None = None) -> str:
     variables = environment(data) | {"GCLOUD_PROJECT": PROJECT, "GOOGLE_CLOUD_REGION": REGION}
     done = fork_server.services().run(["-m", "trainshed", *words], variables, cwd=directory)
     return (done.stdout + done.stderr).decode()
@@ -115,7 +115,7 @@ DRAWN = {
 
 @pytest.mark.parametrize(
     ("show", "line"),
-    [(piped, line) for line in COMMANDS]
+    [(output_of, line) for line in COMMANDS]
     # JSON, errors, and tables without hostile contents are the same on a terminal.
     + [
         pytest.param(on_a_terminal, line, marks=[] if line in DRAWN else [pytest.mark.soak])

@@ -66,7 +66,9 @@ def uv(*words: str | Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def installed(wheels: Path, place: Path, extra: str = "", python: str = sys.executable) -> Path:
+def install_service(
+    wheels: Path, place: Path, extra: str = "", python: str = sys.executable
+) -> Path:
     """The command directory of an environment with the service's wheel and its dependencies."""
     uv("venv", "--python", python, place)
     [wheel] = wheels.glob("trainshed-0*.whl")
@@ -91,7 +93,7 @@ for words in (["status"], ["jobs", "list"], ["list", "nodes"], ["env"], ["consol
 def test_client_is_small_and_connects_to_a_service(
     wheels: Path, service: Service, tmp_path: Path
 ) -> None:
-    place = installed(wheels, tmp_path / "client")
+    place = install_service(wheels, tmp_path / "client")
     packages = [*(tmp_path / "client").glob("lib/*/site-packages/*.dist-info")]
     assert len(packages) <= 5 and size_of(tmp_path / "client") < 25
     [skill] = (tmp_path / "client").glob("lib/*/site-packages/trainshed/SKILL.md")
@@ -125,7 +127,7 @@ def test_service_without_its_console_runs_a_job(
     if python and interpreter is None:
         pytest.skip(f"no Python {python} here")
     executable = interpreter.executable if interpreter else sys.executable
-    place = installed(wheels, tmp_path / "service", "[service]", executable)
+    place = install_service(wheels, tmp_path / "service", "[service]", executable)
     assert not [*(tmp_path / "service").rglob("jinja2")] and size_of(tmp_path / "service") < 250
     (tmp_path / "task.py").write_text("print('without pages', flush=True)")
     command = place / "trainshed"

@@ -127,7 +127,7 @@ PACKAGE_TASK = SAVE_ARGUMENTS.replace(
 )
 
 
-def left(service: Service, uri: str) -> Any:
+def read_model(service: Service, uri: str) -> Any:
     """Return the model that a program saved at `uri`."""
     path = bucket(service).parent / uri.removeprefix("gs://") / "model.json"
     return json.loads(path.read_text())
@@ -145,9 +145,9 @@ def test_script_and_container_pipelines_register_models(
     assert script["labels"] == {"kind": "script"}
     assert (script["image"], container["image"]) == (SERVING, SERVING)
     assert script["uri"].rstrip("/") == f"gs://{BUCKET}/models/sdk/script/model"
-    assert left(service, script["uri"]) == ["--epochs", "3"]
+    assert read_model(service, script["uri"]) == ["--epochs", "3"]
     assert container["name"].endswith("/models/named")
-    assert left(service, container["uri"]) == []
+    assert read_model(service, container["uri"]) == []
 
 
 def test_package_pipeline_registers_a_second_version(ran: dict[str, Any], service: Service) -> None:
@@ -157,7 +157,7 @@ def test_package_pipeline_registers_a_second_version(ran: dict[str, Any], servic
     package = ran["package"]
     assert package["name"] == ran["script"]["name"]
     assert (package["version"], package["aliases"]) == ("2", ["candidate"])
-    assert left(service, package["uri"]) == ["--depth", "2"]
+    assert read_model(service, package["uri"]) == ["--depth", "2"]
     assert sorted(ran["versions"]) == [["1", ["default"]], ["2", ["candidate"]]]
     assert (ran["default"], ran["candidate"]) == (ran["script"]["uri"], package["uri"])
 

@@ -63,7 +63,7 @@ def pool(count: int, image: str, **container: object) -> dict[str, object]:
     return worker_pool(count, "n1-highcpu-16", containerSpec={"imageUri": image, **container})
 
 
-def reduced(end: Path) -> dict[str, object]:
+def reduction_job(end: Path) -> dict[str, object]:
     """Three workers and two reducers. The workers run until `end` exists."""
     command = ["python3", "-c", _SUMS, str(end)]
     pools = [pool(1, SKLEARN, command=command), pool(2, SKLEARN, command=command), pool(2, IMAGE)]
@@ -93,10 +93,10 @@ def test_sums_are_exact_while_a_reducer_is_killed_and_restarted(
     stops the remaining reducers.
     """
     end = commons / "end"
-    job_id = submit(service, reduced(end))
+    job_id = submit(service, reduction_job(end))
     until(service.follow(job_id, PRIMARY), UNDER_WAY)
     killed = reducing(job_id, REDUCER)
-    token = _told(killed, reduction.TOKEN)
+    token = _read_variable(killed, reduction.TOKEN)
     os.kill(killed, signal.SIGKILL)
     for view in service.watch(job_id, 60):
         (again,) = (replica for replica in view["replicas"] if replica["id"] == REDUCER)
@@ -120,7 +120,7 @@ def test_sums_are_exact_while_a_reducer_is_killed_and_restarted(
     assert token not in shown
 
 
-def _told(pid: int, name: str) -> str:
+def _read_variable(pid: int, name: str) -> str:
     environ = Path(f"/proc/{pid}/environ").read_text().split("\0")
     (entry,) = (text for text in environ if text.startswith(f"{name}="))
     return entry.partition("=")[2]

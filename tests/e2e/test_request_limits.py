@@ -56,7 +56,7 @@ def connect(service: Service, place: str) -> socket.socket:
     return connection
 
 
-def held(service: Service) -> dict[int, int]:
+def memory_by_process(service: Service) -> dict[int, int]:
     """Return the bytes of memory of the service and its processes, by process."""
     held: dict[int, int] = {}
     for pid in (service.pid, *children(service.pid)):
@@ -66,7 +66,9 @@ def held(service: Service) -> dict[int, int]:
     return held
 
 
-def poured(connection: socket.socket, begin: bytes, more: bytes) -> tuple[int, int, str]:
+def send_until_blocked(
+    connection: socket.socket, begin: bytes, more: bytes
+) -> tuple[int, int, str]:
     """Send `begin` and then `more` until the peer stops reading. Return the response's status, the number of
     sent bytes, and the message.
     """
@@ -114,12 +116,14 @@ def test_endless_request_head_is_rejected_and_not_buffered(
 ) -> None:
     assert status_of(narrow, "storage") == 200  # The bucket process starts with the first call.
     with contextlib.closing(connect(narrow, place)) as connection:
-        poured(connection, begin, more)  # Modules loaded by the first one stay.
-    before = held(narrow)
+        send_until_blocked(connection, begin, more)  # Modules loaded by the first one stay.
+    before = memory_by_process(narrow)
     with contextlib.closing(connect(narrow, place)) as connection:
-        answered, sent, message = poured(connection, begin, more)
+        answered, sent, message = send_until_blocked(connection, begin, more)
     # A process started in the meantime is unaffected, and counts as tens of megabytes.
-    grown = sum(size - before[pid] for pid, size in held(narrow).items() if pid in before)
+    grown = sum(
+        size - before[pid] for pid, size in memory_by_process(narrow).items() if pid in before
+    )
     print(f"{place}: {answered} after {sent >> 10} KiB, grown by {grown >> 10} KiB: {message}")
     # Storage rejects the caller after the head, and skips the body.
     assert answered == status or (place == "storage" and answered == 401)

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.e2e.processes import marked, new_mark, wait_until_gone
+from tests.e2e.processes import find_marked, new_mark, wait_until_gone
 from tests.e2e.running import SKLEARN, beginning
 
 SLIM = f"--image={SKLEARN}"
@@ -34,7 +34,7 @@ def test_end_of_run_local_stops_its_job_and_service(tmp_path: Path) -> None:
     words = ("task.py", f"--env=JOB={mark}", "--", "-a", "b")
     with _local_run(tmp_path, *words, MARK=mark) as process:
         assert process.stdout is not None and any("-a b" in line for line in process.stdout)
-        processes = marked(mark)
+        processes = find_marked(mark)
         assert len(processes) > 2, "this command, its service and its program"
         process.terminate()
         printed, errors = process.communicate(timeout=300)

@@ -129,7 +129,7 @@ print("SEEN", json.dumps(seen))
 
 
 @pytest.fixture(scope="module")
-def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def program_view(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the program's view."""
     script = tmp_path_factory.mktemp("sdk") / "train.py"
     script.write_text(_SCRIPT)
@@ -140,30 +140,32 @@ def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return seen_by_sdk(service, _PROGRAM, *arguments, transport="rest")
 
 
-def test_run_returns_when_the_job_has_succeeded(seen: dict[str, Any], service: Service) -> None:
-    job = seen["good"]
+def test_run_returns_when_the_job_has_succeeded(
+    program_view: dict[str, Any], service: Service
+) -> None:
+    job = program_view["good"]
     assert (job["state"], job["code"]) == ("JOB_STATE_SUCCEEDED", 0)
-    assert seen["times"]
+    assert program_view["times"]
     parent, _, job_id = job["name"].rpartition("/")
     assert parent == f"projects/{PROJECT}/locations/{REGION}/customJobs"
     # baseOutputDirectory becomes AIP_MODEL_DIR (spec/program#directories).
     assert service.lines(job_id)[-1] == f"gs://{BUCKET}/sdk-output/model/"
-    assert seen["again"] == job
+    assert program_view["again"] == job
     assert (job["display_name"], job["labels"]) == ("sdk-good", {"suite": "sdk", "kind": "good"})
 
 
-def test_agentplatform_package_is_the_same_sdk(seen: dict[str, Any]) -> None:
+def test_agentplatform_package_is_the_same_sdk(program_view: dict[str, Any]) -> None:
     """The SDK's wheel also ships `agentplatform` (Gemini Enterprise Agent Platform, formerly Vertex AI)."""
-    assert seen["same"]
-    assert seen["newest"] == seen["good"]
+    assert program_view["same"]
+    assert program_view["newest"] == program_view["good"]
 
 
-def test_run_raises_the_jobs_error(seen: dict[str, Any]) -> None:
+def test_run_raises_the_jobs_error(program_view: dict[str, Any]) -> None:
     """spec/failures#messages, facts/lifecycle#payload: the public sentence, then the last lines
     of the log.
     """
-    assert seen["failure"].startswith("Job failed with:\ncode: 3\n")
-    job = seen["bad"]
+    assert program_view["failure"].startswith("Job failed with:\ncode: 3\n")
+    job = program_view["bad"]
     assert (job["state"], job["code"]) == ("JOB_STATE_FAILED", 3)
     assert job["message"].startswith(
         "The replica workerpool0-0 exited with a non-zero status of 1. Termination reason: Error."
@@ -171,9 +173,11 @@ def test_run_raises_the_jobs_error(seen: dict[str, Any]) -> None:
     assert "so far so good\nno data\n" in job["message"]
 
 
-def test_local_script_runs_on_three_replicas(seen: dict[str, Any], service: Service) -> None:
+def test_local_script_runs_on_three_replicas(
+    program_view: dict[str, Any], service: Service
+) -> None:
     """spec/clients#wire: packaged by the SDK, uploaded, installed with its requirements, run as a module."""
-    job = seen["script"]
+    job = program_view["script"]
     assert job["state"] == "JOB_STATE_SUCCEEDED"
     model = job["output"] + "/model/"
     for replica in ("workerpool0-0", "workerpool1-0", "workerpool1-1"):
@@ -197,11 +201,11 @@ def test_local_script_runs_on_three_replicas(seen: dict[str, Any], service: Serv
     ]
 
 
-def test_submitted_job_is_cancelled_and_deleted(seen: dict[str, Any]) -> None:
+def test_submitted_job_is_cancelled_and_deleted(program_view: dict[str, Any]) -> None:
     """spec/lifecycle#cancel: a cancel ends in CANCELLED with code 1. A running job cannot be deleted, a
     finished one can.
     """
-    assert "cancel" in seen["delete refused"]
-    assert seen["cancelled"]["code"] == 1
-    assert "CANCELLED" in seen["cancel refused"]
-    assert seen["gone"]
+    assert "cancel" in program_view["delete refused"]
+    assert program_view["cancelled"]["code"] == 1
+    assert "CANCELLED" in program_view["cancel refused"]
+    assert program_view["gone"]

@@ -102,7 +102,7 @@ def cli(data: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedPro
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service_with_secrets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service with two secrets, set like a user."""
     with running(tmp_path_factory.mktemp("guarded")) as started:
         for name, canary in (("phrase", PHRASE), ("key", KEY)):
@@ -137,7 +137,7 @@ def had_it(lines: list[str]) -> bool:
     return wanted in lines
 
 
-def shown(service: Service, path: str, body: Any = None) -> bytes:
+def response_body(service: Service, path: str, body: Any = None) -> bytes:
     """Return a response unchanged, including errors."""
     return service.ask("GET" if body is None else "POST", path, body).body
 
@@ -146,9 +146,9 @@ def answers(service: Service, job_id: str) -> dict[str, bytes]:
     """All responses of the service about a job, by request."""
     ours, name = f"/trainshed/v1/jobs/{job_id}", f"{CUSTOM_JOBS}/{job_id}"
     filtered = f'resource.labels.job_id="{job_id}"'
-    texts = {path: shown(service, path) for path in (name, ours, CUSTOM_JOBS)}
+    texts = {path: response_body(service, path) for path in (name, ours, CUSTOM_JOBS)}
     for part in ("timeline", "logs", "watch", "drills", "resumeReport"):
-        texts[part] = shown(service, f"{ours}/{part}")
+        texts[part] = response_body(service, f"{ours}/{part}")
     for order in ("timestamp asc", "timestamp desc"):
         bodies = {
             "resourceNames": [f"projects/{PROJECT}"],
@@ -156,7 +156,7 @@ def answers(service: Service, job_id: str) -> dict[str, bytes]:
             "orderBy": order,
             "pageSize": 1000,
         }
-        texts[order] = shown(service, "/v2/entries:list", bodies)
+        texts[order] = response_body(service, "/v2/entries:list", bodies)
     for arguments in (("jobs", "describe", job_id), ("jobs", "logs", job_id), ("secrets", "list")):
         done = cli(service.data, *arguments)
         texts[" ".join(arguments)] = (done.stdout + done.stderr).encode()
@@ -166,10 +166,10 @@ def answers(service: Service, job_id: str) -> dict[str, bytes]:
 def assert_nowhere(service: Service, *job_ids: str) -> None:
     """Neither in responses nor in files, including the service's log and database."""
     texts = {
-        "jobs": shown(service, "/trainshed/v1/jobs"),
-        "secrets": shown(service, f"/trainshed/v1/secrets?project={PROJECT}"),
+        "jobs": response_body(service, "/trainshed/v1/jobs"),
+        "secrets": response_body(service, f"/trainshed/v1/secrets?project={PROJECT}"),
     }
-    texts["ml"] = shown(service, f"/v1/projects/{PROJECT}/jobs")
+    texts["ml"] = response_body(service, f"/v1/projects/{PROJECT}/jobs")
     for job_id in job_ids:
         texts |= {f"{job_id}: {what}": answer for what, answer in answers(service, job_id).items()}
     # Unlike `rglob` it ignores files that are deleted during the search.
@@ -192,17 +192,17 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-def test_leaked_secrets_are_redacted_everywhere(guarded: Service) -> None:
+def test_leaked_secrets_are_redacted_everywhere(service_with_secrets: Service) -> None:
     """spec/failures#messages: the public message of a failure ends with the last lines of the log."""
-    together = submit(guarded, showing(TOGETHER, pools=(1, 1)))
-    failing = submit(guarded, showing(FAIL))
-    assert guarded.finish(together)["state"] == "SUCCEEDED"
+    together = submit(service_with_secrets, showing(TOGETHER, pools=(1, 1)))
+    failing = submit(service_with_secrets, showing(FAIL))
+    assert service_with_secrets.finish(together)["state"] == "SUCCEEDED"
     for replica in ("workerpool0-0", "workerpool1-0"):
-        lines = guarded.lines(together, replica)
+        lines = service_with_secrets.lines(together, replica)
         assert had_it(lines), "\n".join(line[:200] for line in lines)
         assert "***" in lines and "$(secret:phrase)" in lines
-    assert guarded.finish(failing)["state"] == "FAILED"
-    message = guarded.call("GET", f"{CUSTOM_JOBS}/{failing}")["error"]["message"]
+    assert service_with_secrets.finish(failing)["state"] == "FAILED"
+    message = service_with_secrets.call("GET", f"{CUSTOM_JOBS}/{failing}")["error"]["message"]
     assert "RuntimeError: no access with ***" in message
-    assert had_it(guarded.lines(failing))
-    assert_nowhere(guarded, together, failing)
+    assert had_it(service_with_secrets.lines(failing))
+    assert_nowhere(service_with_secrets, together, failing)

@@ -47,7 +47,7 @@ raise SystemExit(3)
 """
 
 
-def begun(service: Service) -> str:
+def start_job(service: Service) -> str:
     """A running job with enableWebAccess; its ID."""
     body = container_job(WAITS, name="waits")
     body["jobSpec"]["enableWebAccess"] = True
@@ -60,7 +60,7 @@ def begun(service: Service) -> str:
 
 @pytest.fixture(scope="module")
 def waiting(service: Service) -> Iterator[str]:
-    job = begun(service)
+    job = start_job(service)
     yield job
     service.call("POST", f"{CUSTOM_JOBS}/{job}:cancel", {})
     service.finish(job, 60)
@@ -82,7 +82,7 @@ def link(service: Service, job: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def opened(service: Service, token: str, **order: Any) -> Generator[ClientConnection]:
+def open_shell(service: Service, token: str, **order: Any) -> Generator[ClientConnection]:
     """A shell as opened by the page, after its title has arrived."""
     with connect(door(service), origin=Origin(service.rest), open_timeout=60) as connection:
         connection.send(json.dumps({"token": token, "rows": 24, "columns": 80, **order}))
@@ -149,13 +149,13 @@ def test_killed_service_ends_its_shells_but_not_the_job(data: Path) -> None:
     """
     service = start(data)
     try:
-        job = begun(service)
+        job = start_job(service)
         ticket_request = link(service, job)
         maps = Path(f"/proc/{service.pid}/maps")
         if maps.exists():
             assert "/websockets/" not in maps.read_text()
         token = service.call("POST", "/shell/ticket", ticket_request)["token"]
-        with opened(service, token, terminal=False) as connection:
+        with open_shell(service, token, terminal=False) as connection:
             connection.send(b"echo $$ > shell.pid; echo noted\n")
             assert connection.recv(30) == b"noted\n"
             typed = subprocess.Popen(

@@ -82,7 +82,7 @@ def test_browser_signs_in_the_command_line(
     variables = {**environment(service.data), **own}
     del variables["TRAINSHED_DATA"]
 
-    def ended(*words: str) -> str:
+    def run_command(*words: str) -> str:
         return fork_server.services().run(["-m", "trainshed", *words], variables).stdout.decode()
 
     slow = "import trainshed.__main__ as m, trainshed.cli.login as l; l._CodeHandler.timeout = 20; m.main()"
@@ -103,9 +103,9 @@ def test_browser_signs_in_the_command_line(
     assert f"ana@corp.example  is signed in at {service.rest}." in printed
     file = tmp_path / "trainshed/login.json"
     assert file.stat().st_mode & 0o777 == 0o600
-    shown, known = json.loads(ended("env", "--format", "json")), json.loads(file.read_text())
+    shown, known = json.loads(run_command("env", "--format", "json")), json.loads(file.read_text())
     assert shown["TRAINSHED_TOKEN"] == known["token"] != service.token
-    ended("login", "--forget")
+    run_command("login", "--forget")
     assert not list(file.parent.iterdir())
     assert service.ask("GET", "/trainshed/v1/whoami", token=known["token"]).status == 401
 

@@ -10,7 +10,14 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tests.e2e.processes import children, command_line, leftovers, marked, new_mark, wait_until_gone
+from tests.e2e.processes import (
+    children,
+    command_line,
+    find_marked,
+    leftovers,
+    new_mark,
+    wait_until_gone,
+)
 from tests.e2e.running import Service, container_job, running, submit, trainshed
 from tests.isolation import needs_view
 from trainshed.serve.doctor import examine
@@ -18,7 +25,7 @@ from trainshed.serve.settings import Settings
 from trainshed.store.sqlite.database import DATABASE_FILE
 
 
-def counted(service: Service, job_id: str) -> list[str]:
+def counter_lines(service: Service, job_id: str) -> list[str]:
     """The program's own lines: the primary's log starts with notices of the service."""
     return [line for line in service.lines(job_id, "workerpool0-0") if line.isdigit()]
 
@@ -75,7 +82,7 @@ def test_programs_survive_faults_of_service_database_and_bucket_process(
         bad = submit(service, container_job(FOREVER.replace("{mark}", other_mark)))
         first_line(service, job_id, "1")
         first_line(service, bad, "up")
-        programs, unreadable = marked(mark), marked(other_mark)
+        programs, unreadable = find_marked(mark), find_marked(other_mark)
         assert unreadable
         # A file that cannot be removed blocks no end, and neither does a disk that became read-only.
         document = data / "service.json"
@@ -111,9 +118,9 @@ def test_programs_survive_faults_of_service_database_and_bucket_process(
     assert "no longer exists" in database_of(data)
     for path in tmp_path.glob("trainshed.*"):
         path.replace(data / path.name)
-    assert programs and marked(mark) == programs
+    assert programs and find_marked(mark) == programs
     with running(data) as service:
-        seen = len(counted(service, job_id))
+        seen = len(counter_lines(service, job_id))
         first_line(service, job_id, str(seen + 3))
         below = children(service.pid)
         (buckets,) = (pid for pid in below if "trainshed.buckets" in command_line(pid))
@@ -123,7 +130,7 @@ def test_programs_survive_faults_of_service_database_and_bucket_process(
         view = service.finish(job_id)
         assert (view["state"], view["attempt"]) == ("SUCCEEDED", 1)
         assert view["replicas"][0]["incarnation"] == 1
-        lines = counted(service, job_id)
+        lines = counter_lines(service, job_id)
         assert lines == [str(i) for i in range(len(lines))]
         stored: list[str] = []
         token = ""

@@ -23,7 +23,7 @@ from tests.e2e.running import (
     seen_by,
     trainshed,
 )
-from tests.e2e.test_apiclient import built
+from tests.e2e.test_apiclient import build_client
 
 PROJECT = "walk-vision"
 JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/customJobs"
@@ -77,7 +77,7 @@ def test_team_guide_works_for_an_admin_and_six_users(
     def by_admin(*words: str) -> str:
         return trainshed(*words, data=service.data).stdout
 
-    def added(name: str) -> Service:
+    def add_user(name: str) -> Service:
         role, project, _ = CAST[name]
         words = (f"{name}@corp.example", "--role", role, "--project", project)
         return replace(service, token=by_admin("tokens", "create", *words).strip())
@@ -86,13 +86,13 @@ def test_team_guide_works_for_an_admin_and_six_users(
     admin.run("projects", "create", PROJECT, "--name=Vision")
     admin.run("projects", "update", PROJECT, "--name=Vision lab")
     assert "name: Vision lab" in admin.run("projects", "describe", PROJECT).stdout
-    ana, bo, cy, dee, eva, fay = map(added, CAST)
+    ana, bo, cy, dee, eva, fay = map(add_user, CAST)
 
     def bind(does: str, member: str, role: str) -> None:
         what = (PROJECT, f"--member={member}", f"--role={role}")
         admin.run("projects", f"{does}-iam-policy-binding", *what)
 
-    def submitted(person: Service) -> str:
+    def submit_job(person: Service) -> str:
         return person.call("POST", JOBS, job)["name"].rpartition("/")[2]
 
     def page_of(person: Service) -> Page:
@@ -102,7 +102,7 @@ def test_team_guide_works_for_an_admin_and_six_users(
         return page
 
     # Bo is restricted to reading: he sees Ana's jobs but cannot change them.
-    of_ana, reading = submitted(ana), Gcloud(bo, tmp_path / "bo")
+    of_ana, reading = submit_job(ana), Gcloud(bo, tmp_path / "bo")
     for does, role in (("remove", USER), ("add", "roles/aiplatform.viewer")):
         bind(does, "user:bo@corp.example", role)
     reading.run("ai", "custom-jobs", "describe", of_ana, OF_PROJECT)
@@ -112,7 +112,7 @@ def test_team_guide_works_for_an_admin_and_six_users(
         expect(page_of(person).get_by_role("button", name="Cancel")).to_have_count(buttons)
 
     # Cy has his own project, and cannot see this one.
-    jobs_by_api_client = built(cy, "ml", "v1").projects().jobs()
+    jobs_by_api_client = build_client(cy, "ml", "v1").projects().jobs()
     assert jobs_by_api_client.list(parent="projects/walk-speech").execute() == {}
     with pytest.raises(Exception, match=f"HttpError 403 .* add-iam-policy-binding {PROJECT}"):
         jobs_by_api_client.list(parent=f"projects/{PROJECT}").execute()
@@ -147,10 +147,10 @@ def test_team_guide_works_for_an_admin_and_six_users(
         (eva, "eva", "cpu_hours_per_month", "0.0001", "of 0.0001 CPU-hours of this month's budget"),
     ):
         by_admin("quotas", "set", metric, limit, OF_PROJECT, "--user", f"{name}@corp.example")
-        first = submitted(person)
+        first = submit_job(person)
         # Longer than the second for which a usage sum is cached.
         assert list(islice(person.follow(first), 8)) == ["talks"] * 8
-        second = submitted(person)
+        second = submit_job(person)
         waits = person.call("GET", f"/trainshed/v1/jobs/{second}")["waiting"]
         assert why in waits["message"] and waits["hint"].startswith("an owner ")
         mine = ("jobs", "list", "--mine", OF_PROJECT, "--format", "json")

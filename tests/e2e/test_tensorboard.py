@@ -26,7 +26,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     started.terminate()
 
 
-def written(service: Service, name: str) -> str:
+def run_job_with_events(service: Service, name: str) -> str:
     """The ID of a finished job with a PyTorch event file in its log directory."""
     body = container_job("import time; time.sleep(600)", name=name)
     body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": f"gs://{BUCKET}/{name}"}
@@ -40,10 +40,10 @@ def written(service: Service, name: str) -> str:
 
 @pytest.fixture(scope="module")
 def job(service: Service) -> str:
-    return written(service, "first")
+    return run_job_with_events(service, "first")
 
 
-def asked(service: Service, path: str, body: bytes | None = None, **headers: str) -> Answer:
+def send_request(service: Service, path: str, body: bytes | None = None, **headers: str) -> Answer:
     """Return the response to a browser without a token. `body`: it is posted."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     verb = "GET" if body is None else "POST"
@@ -59,9 +59,9 @@ def link_of(service: Service, *jobs: str) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(fragment).items()}
 
 
-def opened(service: Service, link: Mapping[str, str]) -> str:
+def open_view(service: Service, link: Mapping[str, str]) -> str:
     """Open the path of a view with the browser's cookie, like the page."""
-    answer = asked(service, "/tensorboard/open", json.dumps(link).encode())
+    answer = send_request(service, "/tensorboard/open", json.dumps(link).encode())
     assert answer.status == 200, answer.body
     assert answer.headers["Set-Cookie"] is None
     assert b"Starting TensorBoard." in answer.body
@@ -70,19 +70,19 @@ def opened(service: Service, link: Mapping[str, str]) -> str:
 
 def test_tensorboard_link_shows_a_jobs_data(service: Service, job: str) -> None:
     """The page, its scripts, the runs and the scalars, all below the path of the view."""
-    path = opened(service, link_of(service, job))
-    page = asked(service, path, Accept_Encoding="identity")
+    path = open_view(service, link_of(service, job))
+    page = send_request(service, path, Accept_Encoding="identity")
     assert page.status == 200
     (script,) = re.findall(r'<script src="(index\.js[^"]*)"', page.body.decode())
-    assert len(asked(service, path + script).body) > 100_000
+    assert len(send_request(service, path + script).body) > 100_000
     fonts = re.findall(r"url\(\s*([^)]*\.woff2)\)", page.body.decode())
     assert len(fonts) > 10
     assert {font.partition("/")[0] for font in fonts} == {"font-roboto"}, "below its own path"
-    assert asked(service, path + fonts[0]).body.startswith(b"wOF2")
-    assert json.loads(asked(service, path + "data/runs").body) == ["train"]
+    assert send_request(service, path + fonts[0]).body.startswith(b"wOF2")
+    assert json.loads(send_request(service, path + "data/runs").body) == ["train"]
     tag, points = next(iter(TORCH.scalars.items()))
     form = f"tag={tag}&runs=train".encode()
-    answer = asked(
+    answer = send_request(
         service,
         path + "data/plugin/scalars/scalars_multirun",
         form,
@@ -91,7 +91,7 @@ def test_tensorboard_link_shows_a_jobs_data(service: Service, job: str) -> None:
     )
     curves: dict[str, Any] = json.loads(answer.body)
     assert {step: value for _, step, value in curves["train"]} == pytest.approx(points)
-    assert asked(service, path, form, Origin="http://evil.example").status == 403
+    assert send_request(service, path, form, Origin="http://evil.example").status == 403
     # The owner's token does not replace the cookie.
     assert service.ask("GET", f"/tensorboard/{path.split('/')[2]}/").status == 401
     described = service.call("GET", f"/trainshed/v1/jobs/{job}")
@@ -100,9 +100,9 @@ def test_tensorboard_link_shows_a_jobs_data(service: Service, job: str) -> None:
 
 def test_tensorboard_page_can_access_only_its_own_path(service: Service, job: str) -> None:
     """docs/security.md: with any contents from a job. Two policies confine both."""
-    path = opened(service, link_of(service, job))
+    path = open_view(service, link_of(service, job))
     for below in ("", "data/runs", "nowhere"):
-        answer = asked(service, path + below)
+        answer = send_request(service, path + below)
         policies = answer.headers.get_all("Content-Security-Policy") or []
         (ours,) = (policy for policy in policies if policy.startswith("sandbox "))
         host = urlsplit(service.rest).netloc
@@ -118,10 +118,10 @@ def test_curves_are_drawn_by_a_worker_and_no_service_worker_is_installed(
     service: Service, job: str
 ) -> None:
     """docs/security.md: a service worker would answer for the page after its job is deleted."""
-    path = opened(service, link_of(service, job))
+    path = open_view(service, link_of(service, job))
     script = path + "chart_worker.js"
-    assert asked(service, script).status == 200
-    assert asked(service, script, Service_Worker="script").status == 403
+    assert send_request(service, script).status == 200
+    assert send_request(service, script, Service_Worker="script").status == 403
 
 
 def test_open_tensorboard_page_is_blocked_when_the_token_is_deleted(
@@ -130,22 +130,22 @@ def test_open_tensorboard_page_is_blocked_when_the_token_is_deleted(
     words = ("bo@corp.example", "--role", "roles/editor")
     token = trainshed("tokens", "create", *words, data=service.data).stdout.strip()
     link = service.ask("POST", f"/trainshed/v1/jobs/{job}:tensorboard", {}, token=token).json
-    runs = opened(service, {name: link[name] for name in ("view", "key")}) + "data/runs"
-    assert asked(service, runs).status == 200
+    runs = open_view(service, {name: link[name] for name in ("view", "key")}) + "data/runs"
+    assert send_request(service, runs).status == 200
     trainshed("tokens", "delete", words[0], data=service.data)
-    assert asked(service, runs).status == 403
+    assert send_request(service, runs).status == 403
 
 
 def test_tensorboard_of_several_jobs_ends_when_one_job_is_deleted(
     service: Service, job: str
 ) -> None:
-    other = written(service, "second")
-    path = opened(service, link_of(service, job, other))
-    runs = json.loads(asked(service, path + "data/runs").body)
+    other = run_job_with_events(service, "second")
+    path = open_view(service, link_of(service, job, other))
+    runs = json.loads(send_request(service, path + "data/runs").body)
     assert sorted(runs) == ["first/train", "second/train"]
     (process,) = viewers(service, path.split("/")[2])
     service.call("DELETE", f"{CUSTOM_JOBS}/{other}")
-    assert asked(service, path).status == 404
+    assert send_request(service, path).status == 404
     wait_until_gone([process])
     log = (service.data / "service.log").read_text()
     assert f"viewer {path.split('/')[2]}: started" in log

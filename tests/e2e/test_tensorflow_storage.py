@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.packages import packed
+from tests.e2e.packages import pack_program
 from tests.e2e.running import CACHE, Service, custom_job, running, submit, worker_pool
 from trainshed.runtimes.families import sheet_of
 
@@ -24,7 +24,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     cache = os.environ.get("TRAINSHED_CACHE") or CACHE
     settings = f'cache = "{cache}"\n' + "\n".join(entries)
     with running(place / "data", settings=settings) as service:
-        package = packed("tensorflow_storage", place)
+        package = pack_program("tensorflow_storage", place)
         service.put("trainshed", package.name, package.read_bytes())
         yield service
 

@@ -23,8 +23,8 @@ from tests.e2e import running as services
 from tests.e2e.processes import (
     children,
     end_those_in,
+    find_marked,
     leftovers,
-    marked,
     new_mark,
     processor_seconds,
     wait_until_gone,
@@ -61,11 +61,11 @@ def expect_error(done: subprocess.CompletedProcess[str], *texts: str) -> None:
         assert text in done.stderr, done.stderr
 
 
-def said(service: Service) -> str:
+def service_log(service: Service) -> str:
     return (service.data / "service.log").read_text()
 
 
-def told(service: Service, job_id: str) -> list[str]:
+def timeline_messages(service: Service, job_id: str) -> list[str]:
     """The messages of a job's timeline."""
     timeline = service.call("GET", f"/trainshed/v1/jobs/{job_id}/timeline")
     return [entry["message"] for entry in timeline["entries"]]
@@ -102,27 +102,29 @@ def test_service_starts_in_well_under_a_second(data: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def announced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service_in_spaced_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service in a directory whose name contains spaces."""
     with running(tmp_path_factory.mktemp("up") / "of the team") as started:
         yield started
 
 
-def test_printed_commands_work_unchanged(announced: Service, tmp_path: Path) -> None:
+def test_printed_commands_work_unchanged(service_in_spaced_path: Service, tmp_path: Path) -> None:
     """A new shell does not know the data directory."""
-    advice = re.search(r"eval (\S.*)", said(announced))
+    advice = re.search(r"eval (\S.*)", service_log(service_in_spaced_path))
     assert advice
     shell = execute(
         *("sh", "-c", f"eval {advice[1]} && echo $TRAINSHED_ENDPOINT"),
         env={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)},
         timeout=30,
     )
-    assert shell.stdout.strip() == announced.rest, shell.stderr
+    assert shell.stdout.strip() == service_in_spaced_path.rest, shell.stderr
 
 
-def test_up_prints_a_sign_in_link_only_on_a_terminal(announced: Service, data: Path) -> None:
+def test_up_prints_a_sign_in_link_only_on_a_terminal(
+    service_in_spaced_path: Service, data: Path
+) -> None:
     """A journal or a container's log would give the owner's permissions to its readers."""
-    output = said(announced)
+    output = service_log(service_in_spaced_path)
     assert "code=" not in output and "trainshed console" in output
     command = [sys.executable, "-P", "-m", "trainshed", "up", "--data", str(data), "--port", "0"]
     terminal, line = pty.openpty()
@@ -138,11 +140,11 @@ def test_up_prints_a_sign_in_link_only_on_a_terminal(announced: Service, data: P
     assert b"/login?code=" in shown, shown
 
 
-def test_service_files_contain_its_address_and_are_private(announced: Service) -> None:
-    data = announced.data
+def test_service_files_contain_its_address_and_are_private(service_in_spaced_path: Service) -> None:
+    data = service_in_spaced_path.data
     document = json.loads((data / "service.json").read_text())
-    assert document["rest"] == announced.rest
-    assert document["pid"] == announced.pid == announced.process.pid
+    assert document["rest"] == service_in_spaced_path.rest
+    assert document["pid"] == service_in_spaced_path.pid == service_in_spaced_path.process.pid
     for file in (data / "service.json", data / "credentials.json", data / "owner.token"):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
     # The log belongs to this test. Every program may read the trusted certificates.
@@ -152,17 +154,22 @@ def test_service_files_contain_its_address_and_are_private(announced: Service) -
             assert not file.stat().st_mode & 0o077, file
     assert [file.name for file in (data / "trust").iterdir()] == ["roots.pem"]
     assert "PRIVATE" not in (data / "trust" / "roots.pem").read_text()
-    assert announced.rest in said(announced)
-    assert announced.token not in said(announced)  # spec/invariants#secrets
+    assert service_in_spaced_path.rest in service_log(service_in_spaced_path)
+    assert service_in_spaced_path.token not in service_log(
+        service_in_spaced_path
+    )  # spec/invariants#secrets
 
 
 def test_second_start_on_the_same_data_prints_the_running_services_address(
-    announced: Service,
+    service_in_spaced_path: Service,
 ) -> None:
-    second = up(announced.data, "--port", "0")
+    second = up(service_in_spaced_path.data, "--port", "0")
     assert second.returncode == 0, second.stderr
-    assert f"already runs at {announced.rest} (process {announced.pid}" in second.stdout
-    assert announced.call("GET", "/trainshed/v1/status")
+    assert (
+        f"already runs at {service_in_spaced_path.rest} (process {service_in_spaced_path.pid}"
+        in second.stdout
+    )
+    assert service_in_spaced_path.call("GET", "/trainshed/v1/status")
 
 
 def test_port_in_use_fails_the_start(data: Path) -> None:
@@ -196,14 +203,14 @@ def test_jobs_continue_after_a_service_stop_unless_requested_otherwise(data: Pat
     service = start(data, own_group=True)
     job_id = submit(service, container_job(f"{FOREVER} # {mark}"))
     assert "up" in service.follow(job_id)
-    programs, below = marked(mark), children(service.pid)
+    programs, below = find_marked(mark), children(service.pid)
     watching = service.watch(job_id)  # an open stream must not delay it
     next(watching)
     os.killpg(service.pid, signal.SIGINT)
     assert service.process.wait(60) == 0
     wait_until_gone(below)
-    assert "1 job continues" in said(service) and "adopts it" in said(service)
-    assert "WARNING" not in said(service)
+    assert "1 job continues" in service_log(service) and "adopts it" in service_log(service)
+    assert "WARNING" not in service_log(service)
     again = services.trainshed("up", "--detach", "--port", "0", data=data).stdout
     assert "Trainshed serves" in again and "Adopted 1 job (" in again
     pid = json.loads((data / "service.json").read_text())["pid"]
@@ -213,17 +220,19 @@ def test_jobs_continue_after_a_service_stop_unless_requested_otherwise(data: Pat
     below = children(pid)
     os.kill(pid, signal.SIGKILL)
     wait_until_gone([pid])
-    assert programs and marked(mark) == programs
+    assert programs and find_marked(mark) == programs
     service = services.start(data, "--stop-jobs-on-exit")
-    absences = [text for text in told(service, job_id) if "The service was away" in text]
+    absences = [
+        text for text in timeline_messages(service, job_id) if "The service was away" in text
+    ]
     assert len(absences) == 2
     assert not any("ran on" in text for text in absences), "which programs survived is not known"
     wait_until_gone(below)
     below = children(service.pid)
     assert service.terminate() == 0
-    assert "1 job keeps" not in said(service).rpartition("Trainshed serves")[2]
+    assert "1 job keeps" not in service_log(service).rpartition("Trainshed serves")[2]
     wait_until_gone(below)
-    assert not marked(mark)
+    assert not find_marked(mark)
     assert not leftovers(data)
     assert list((data / "logs" / job_id).rglob("*.jsonl"))
     service = services.start(data)
@@ -244,7 +253,7 @@ def down_ends_all(service: Service, mark: str) -> None:
     assert done.stdout.count("Cancelling") == 2
     assert service.process.wait(60) == 0
     wait_until_gone(below)
-    assert not marked(mark)
+    assert not find_marked(mark)
     assert not leftovers(data)
     again = services.trainshed("down", "--data", str(data), data=data, status=None)
     assert "No Trainshed service is running" in again.stderr + again.stdout

@@ -41,7 +41,7 @@ class SimLab(LabWithNodes):
     def engine(self) -> Engine:
         return SimEngine(self._world)
 
-    def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
+    def with_program(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
         life = Life(plan.job_uid, plan.attempt, plan.replica, plan.incarnation)
         self._scripts[life] = script_of(program)
         return plan

@@ -46,7 +46,7 @@ class Site:
             self.events.append(event)
             self.last_heard.set()
 
-    async def changed(self, node: str, state: NodeState) -> NodeChanged:
+    async def wait_for_node(self, node: str, state: NodeState) -> NodeChanged:
         """Wait for the expected state of a node, and return its last report."""
         while True:
             changes = [event for event in self.events if isinstance(event, NodeChanged)]
@@ -115,13 +115,13 @@ async def test_node_whose_agents_fail_is_quarantined_if_other_nodes_work(
         await site.allocate(THERE, JobUid(2))
         with pytest.raises(EngineUnavailable, match=f"agents do not start on node {HERE}"):
             await site.allocate(HERE)
-        cause = (await site.changed(HERE, NodeState.QUARANTINED)).cause
+        cause = (await site.wait_for_node(HERE, NodeState.QUARANTINED)).cause
         assert cause and f"{HERE} is quarantined until" in cause
         assert "and said: no such file" in cause
         site.cluster.mark(HERE, "stillborn", is_set=False)
         if is_readmitted:
             await site.engine.readmit(HERE)
-        assert (await site.changed(HERE, NodeState.UP)).cause is None
+        assert (await site.wait_for_node(HERE, NodeState.UP)).cause is None
         [slot] = await site.allocate(HERE)
     assert slot.node == HERE
 
@@ -136,10 +136,10 @@ async def test_rejected_directory_is_reported_for_the_node(tmp_path: Path, site:
     async with asyncio.timeout(60):
         with pytest.raises(EngineUnavailable, match=wrong):
             await site.allocate(HERE)
-        assert wrong in str((await site.changed(HERE, NodeState.UP)).cause)
+        assert wrong in str((await site.wait_for_node(HERE, NodeState.UP)).cause)
         directory.chmod(0o711)
         await site.allocate(HERE)
-        while (await site.changed(HERE, NodeState.UP)).cause:
+        while (await site.wait_for_node(HERE, NodeState.UP)).cause:
             await site.last_heard.wait()
 
 

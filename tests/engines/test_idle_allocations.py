@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.conformance.lab import Program
-from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
+from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, run_with_stage
 from tests.engines.remote_lab import RemoteLab
 from tests.isolation import needs_mounts
 from tests.ports import free_port
@@ -48,7 +48,7 @@ class TestRetry:
     def lab(self, tmp_path: Path) -> RemoteLab:
         return _lab(tmp_path)
 
-    @staged
+    @run_with_stage
     async def test_retry_reuses_the_agent_of_the_failed_attempt(self, stage: Stage) -> None:
         uid = stage.job()
         await stage.allocate(uid)
@@ -64,21 +64,21 @@ class TestRetry:
         # A restarted service finds it again.
         await stage.restart()
         assert await stage.engine.allocations() == ((uid, 2),)
-        await stage.started(uid, attempt=2)
+        await stage.wait_for_start(uid, attempt=2)
         await stage.engine.stop(uid, 2, 0)
         await stage.end(uid, attempt=2)
         await stage.engine.release(uid, 2)
         stage.forget(uid, 2)
         await stage.until(lambda: not _allocations(stage), "the release of the allocation")
 
-    @staged
+    @run_with_stage
     async def test_service_shutdown_releases_kept_allocations(self, stage: Stage) -> None:
         await _over(stage, stage.job(), Program(code=1))
         await stage.restart()
         assert _allocations(stage) == {}
         assert await stage.engine.allocations() == ()
 
-    @staged
+    @run_with_stage
     async def test_kept_allocation_waits_only_briefly_for_the_next_job(self, stage: Stage) -> None:
         first, second = stage.job(), stage.job()
         await _over(stage, first, Program(prints=1))
@@ -95,7 +95,7 @@ class TestKeeping:
     def lab(self, tmp_path: Path) -> RemoteLab:
         return _lab(tmp_path, keep=600.0)
 
-    @staged
+    @run_with_stage
     async def test_allocation_has_an_owner_during_its_adoption(self, stage: Stage) -> None:
         """Even if writing takes long, it is not released as unused."""
         first, second, go, rounds = stage.job(), stage.job(), threading.Event(), list[int]()
@@ -107,13 +107,13 @@ class TestKeeping:
                 go.wait(30)
             write(records, record)
 
-        def counted(kept: IdleAllocations) -> set[AllocationName]:
+        def count_round(kept: IdleAllocations) -> set[AllocationName]:
             rounds.extend([1] if rounds else [])
             return names(kept)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(slots, "_CHECK_INTERVAL", 0.01)
-            patch.setattr(IdleAllocations, "names", counted)
+            patch.setattr(IdleAllocations, "names", count_round)
             await stage.restart()
             await _over(stage, first, Program())
             before = _allocations(stage)
@@ -124,7 +124,7 @@ class TestKeeping:
                 go.set()
             assert before and _allocations(stage) == before
 
-    @staged
+    @run_with_stage
     async def test_adoption_continues_after_a_service_restart(self, stage: Stage) -> None:
         """The adoption is recorded, but the agent has not received it."""
         first, second, reached = stage.job(), stage.job(), asyncio.Event()
@@ -146,7 +146,7 @@ class TestKeeping:
         await _over(stage, second, Program(prints=2))
         assert len(stage.lines(second)) == 2
 
-    @staged
+    @run_with_stage
     async def test_kept_allocation_is_released_for_jobs_with_other_needs(
         self, stage: Stage
     ) -> None:
@@ -156,14 +156,14 @@ class TestKeeping:
         await stage.allocate(second, PRIMARY, SECOND_REPLICA)
         assert before and not before.keys() & _allocations(stage).keys()
 
-    @staged
+    @run_with_stage
     async def test_allocation_that_the_cluster_may_soon_end_is_not_kept(self, stage: Stage) -> None:
         assert isinstance(stage.lab, RemoteLab)
         stage.lab.cluster.mark((await stage.nodes())[0], "old", True)
         await _over(stage, stage.job(), Program())
         assert _allocations(stage) == {}
 
-    @staged
+    @run_with_stage
     async def test_kept_allocation_survives_the_death_of_its_agent(self, stage: Stage) -> None:
         assert isinstance(stage.lab, RemoteLab)
         first, second = stage.job(), stage.job()

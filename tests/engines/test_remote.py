@@ -13,7 +13,14 @@ import pytest
 
 from tests.e2e.processes import new_mark
 from tests.engines.conformance.lab import Lab, OnTerm, Program
-from tests.engines.conformance.stage import PRIMARY, SECOND, SECOND_REPLICA, Stage, hostname, staged
+from tests.engines.conformance.stage import (
+    PRIMARY,
+    SECOND,
+    SECOND_REPLICA,
+    Stage,
+    hostname,
+    run_with_stage,
+)
 from tests.engines.conformance.suite import FOREVER, Conformance, terminals_of
 from tests.engines.remote_lab import LEASE, RemoteLab, new_engine
 from tests.isolation import needs_mounts
@@ -49,26 +56,26 @@ class TestRemote(Conformance):
         with patch.object(engine, "_SHELL_TIMEOUT", 60.0):
             yield RemoteLab(tmp_path, free_port(), lease=LEASE if is_short else 10 * LEASE)
 
-    @staged
+    @run_with_stage
     async def test_replica_on_a_silent_node_is_not_started_elsewhere(self, stage: Stage) -> None:
         """spec/invariants#one-incarnation. The agent is alive but disconnected when the cluster reports the
         node as unreachable.
         """
         lab = lab_of(stage)
         uid = await stage.run(FOREVER)
-        await stage.printed(uid, 1)
+        await stage.wait_for_lines(uid, 1)
         [slot] = await stage.allocate(uid)
         lab.miss_pings(slot.node, missed=True)
-        await stage.changed(slot.node, NodeState.UNHEARD)
+        await stage.wait_for_node(slot.node, NodeState.UNHEARD)
         # No agent is connected to this service, which has just read the cluster's state.
         await stage.restart()
         await asyncio.sleep(LEASE / 2)
         assert not stage.ends(uid)
         lab.miss_pings(slot.node, missed=False)
-        await stage.started(uid)
+        await stage.wait_for_start(uid)
         assert len(stage.lines(uid)) == 1
 
-    @staged
+    @run_with_stage
     async def test_wait_reason_of_the_cluster_is_reported(self, stage: Stage) -> None:
         lab, uid = lab_of(stage), stage.job()
         [node, *_] = await stage.nodes()
@@ -84,12 +91,12 @@ class TestRemote(Conformance):
         assert await allocating
         await stage.until(lambda: delays()[1:] == [None], "the end of the wait")
 
-    @staged
+    @run_with_stage
     async def test_allocation_without_an_attempt_is_released(self, stage: Stage) -> None:
         """A replica had moved away, and the service was killed before it released the node."""
         lab = lab_of(stage)
         uid = await stage.run(FOREVER)
-        await stage.started(uid)
+        await stage.wait_for_start(uid)
         [own] = lab.cluster.allocations()
         left = AllocationName("labs", uid, 1, 7)
         await lab.allocate_as_earlier_version(left)
@@ -98,14 +105,14 @@ class TestRemote(Conformance):
         )
         assert not stage.ends(uid)
 
-    @staged
+    @run_with_stage
     async def test_disconnected_node_gets_no_new_agent(self, stage: Stage) -> None:
         """The cluster reports the node up, so the lost replica would start there again. The node's state is
         reported before the loss, so that its reader knows.
         """
         lab, uid = lab_of(stage), await stage.run(FOREVER)
         [slot] = await stage.allocate(uid)
-        await stage.started(uid)
+        await stage.wait_for_start(uid)
         await stage.launch(stage.plan(uid, FOREVER))  # It is not reconnecting at the moment.
         lab.freeze(slot.node, frozen=True)
         try:
@@ -125,19 +132,19 @@ class TestRemote(Conformance):
         assert why in str(cause)
         assert isinstance(stage.engine, RemoteEngine)
         await stage.engine.readmit(slot.node)
-        await stage.changed(slot.node, NodeState.UP)
+        await stage.wait_for_node(slot.node, NodeState.UP)
 
-    @staged
+    @run_with_stage
     async def test_replica_of_a_killed_agent_restarts_on_its_node(self, stage: Stage) -> None:
         """Like an administrator's cancel of the cluster's job: the node is healthy."""
         lab = lab_of(stage)
         uid = await stage.run(Program(prints=1, runs=None))
         before = await stage.allocate(uid)
-        await stage.printed(uid, 1)
+        await stage.wait_for_lines(uid, 1)
         lab.end_agents(before[0].node)
         assert isinstance(await stage.end(uid), ReplicaLost)
         await stage.launch(stage.plan(uid, FOREVER, incarnation=2))
-        await stage.started(uid, incarnation=2)
+        await stage.wait_for_start(uid, incarnation=2)
         assert await stage.allocate(uid) == before
         await stage.until(lambda: len(lab.agents_directories()) == 1, "the end of what it left")
         lab.end_agents(before[0].node)
@@ -146,7 +153,7 @@ class TestRemote(Conformance):
         await stage.engine.release(uid, 1)
         stage.forget(uid)
 
-    @staged
+    @run_with_stage
     async def test_replica_ended_at_lease_expiry_is_reported_lost_once(self, stage: Stage) -> None:
         """spec/failures#losses-on-a-cluster. The service reconnects while the agent waits for the last of its
         programs. Launches then wait for the next agent, and no start fails. The cluster's state is reported
@@ -155,28 +162,28 @@ class TestRemote(Conformance):
         lab = lab_of(stage)
         slow = Program(prints=1, runs=None, on_term=OnTerm.IGNORE)
         uid, (_, second) = await stage.run_together(slow, FOREVER)
-        await stage.printed(uid, 1)
+        await stage.wait_for_lines(uid, 1)
         [slot, _] = await stage.allocate(uid, PRIMARY, second)
         lab.freeze(slot.node, frozen=True)
         lab.cluster.mark(slot.node, "evicting", True)
         await asyncio.sleep(LEASE)
         lab.freeze(slot.node, frozen=False)
-        end = await stage.exited(uid, second)
+        end = await stage.wait_for_exit(uid, second)
         assert end.exit.stopped
         assert (end.loss, end.cause) == (Cause.POD_EVICTED, f"{slot.node} is being emptied")
         lab.cluster.mark(slot.node, "evicting", False)
         await stage.launch(stage.plan(uid, FOREVER, second, incarnation=2))
-        await stage.started(uid, second, incarnation=2)
-        assert (await stage.exited(uid)).exit.stopped
+        await stage.wait_for_start(uid, second, incarnation=2)
+        assert (await stage.wait_for_exit(uid)).exit.stopped
         assert not stage.ends(uid, second, incarnation=2)
 
-    @staged
+    @run_with_stage
     async def test_programs_of_a_frozen_agent_end_at_lease_expiry(self, stage: Stage) -> None:
         """spec/invariants#one-incarnation. The service relies on it without a connection to the agent."""
         lab, mark = lab_of(stage), new_mark()
         program = Program(prints=1, runs=None, on_term=OnTerm.IGNORE, child=mark)
         uid = await stage.run(program)
-        await stage.printed(uid, 1)
+        await stage.wait_for_lines(uid, 1)
         [slot] = await stage.allocate(uid)
         assert lab.leftovers(mark)
         lab.freeze(slot.node, frozen=True)
@@ -186,14 +193,14 @@ class TestRemote(Conformance):
         finally:
             lab.freeze(slot.node, frozen=False)
 
-    @staged
+    @run_with_stage
     async def test_suspension_past_the_lease_is_reported_and_does_not_blame_the_node(
         self, stage: Stage
     ) -> None:
         """spec/failures#losses-on-a-cluster, like `scontrol suspend`."""
         lab, uid = lab_of(stage), await stage.run(FOREVER)
         [slot] = await stage.allocate(uid)
-        await stage.started(uid)
+        await stage.wait_for_start(uid)
         lab.cluster.mark(slot.node, "suspended", True)
         lab.freeze(slot.node, frozen=True)
         try:
@@ -208,7 +215,7 @@ class TestRemote(Conformance):
         assert end.cause == last_heard
         assert not any(isinstance(event, NodeChanged) for event in stage.events)
 
-    @staged
+    @run_with_stage
     async def test_replica_waiting_for_a_node_does_not_block_restarts_of_other_replicas(
         self, stage: Stage
     ) -> None:
@@ -218,7 +225,7 @@ class TestRemote(Conformance):
         lab, (here, there) = lab_of(stage), await stage.nodes()
         uid, both = await stage.run_together(FOREVER, FOREVER, nodes=(here, there))
         for replica in both:
-            await stage.started(uid, replica)
+            await stage.wait_for_start(uid, replica)
         [allocation] = lab.cluster.allocations()
         lab.cluster.mark(there, "withheld", True)
         lab.cluster.mark(there, "stepless", True)
@@ -233,37 +240,37 @@ class TestRemote(Conformance):
         slots = await stage.engine.allocate(uid, 1, waiting)
         assert [slot.node for slot in slots] == [here, there]
         await stage.engine.launch([stage.plan(uid, FOREVER, incarnation=2)])
-        await stage.started(uid, incarnation=2)
+        await stage.wait_for_start(uid, incarnation=2)
         # Capacity is available again: it continues on its node.
         lab.cluster.mark(there, "withheld", False)
         lab.cluster.mark(there, "stepless", False)
         await stage.allocate(uid, PRIMARY, SECOND_REPLICA, nodes=(here, there))
         await stage.launch(stage.plan(uid, FOREVER, SECOND_REPLICA, incarnation=2))
-        await stage.started(uid, SECOND_REPLICA, incarnation=2)
+        await stage.wait_for_start(uid, SECOND_REPLICA, incarnation=2)
         assert not stage.ends(uid, incarnation=2)
         # Its new node is not requested again, although one allocation had both.
         lab.cluster.mark(there, "withheld", True)
         await lab.cluster.release(AllocationName.parse(allocation))
         await stage.end(uid, incarnation=2)
         await stage.launch(stage.plan(uid, FOREVER, incarnation=3))
-        await stage.started(uid, incarnation=3)
+        await stage.wait_for_start(uid, incarnation=3)
 
-    @staged
+    @run_with_stage
     async def test_node_removed_from_an_allocation_is_requested_again(self, stage: Stage) -> None:
         """As in Slurm after a short outage of a node (`salloc --no-kill`)."""
         cluster, (here, there) = lab_of(stage).cluster, await stage.nodes()
         uid, both = await stage.run_together(FOREVER, FOREVER, nodes=(here, there))
-        await stage.started(uid, SECOND_REPLICA)
+        await stage.wait_for_start(uid, SECOND_REPLICA)
         [allocation] = cluster.allocations()
         cluster.mark(f"{allocation}@{there}", "taken", is_set=True)
         lab_of(stage).end_agents(there)
         await stage.end(uid, SECOND_REPLICA)
         await stage.allocate(uid, *both, nodes=(here, there))
         await stage.launch(stage.plan(uid, FOREVER, SECOND_REPLICA, incarnation=2))
-        await stage.started(uid, SECOND_REPLICA, incarnation=2)
+        await stage.wait_for_start(uid, SECOND_REPLICA, incarnation=2)
         assert len(cluster.allocations()) == 2 and not stage.ends(uid)
 
-    @staged
+    @run_with_stage
     async def test_moved_replica_keeps_its_port_or_does_not_start(self, stage: Stage) -> None:
         """Its running peers connect to the old port, which they received once. The replica keeps a port whose
         old connections are closing, but not a port of another program.
@@ -282,7 +289,7 @@ class TestRemote(Conformance):
         with socket.create_server(where), pytest.raises(StartFailed, match=cause):
             await stage.allocate(uid, SECOND_REPLICA, node=there)
 
-    @staged
+    @run_with_stage
     async def test_agent_retries_slowly_while_the_service_cannot_store_data(
         self, stage: Stage
     ) -> None:
@@ -294,9 +301,9 @@ class TestRemote(Conformance):
             before = refusing.call_count
             await asyncio.sleep(2)
         assert refusing.call_count < before + 8
-        await stage.printed(uid, 1)
+        await stage.wait_for_lines(uid, 1)
 
-    @staged
+    @run_with_stage
     async def test_restarted_service_remembers_a_replica_end_on_an_earlier_node(
         self, stage: Stage
     ) -> None:
@@ -321,10 +328,10 @@ async def second_over(stage: Stage, node: str) -> tuple[JobUid, Slot]:
     uid = stage.job()
     _, slot = await stage.allocate(uid, PRIMARY, SECOND_REPLICA, node=node)
     await stage.engine.launch([stage.plan(uid, FOREVER)])
-    await stage.started(uid)
+    await stage.wait_for_start(uid)
     for life in (1, 2):
         await stage.engine.launch([stage.plan(uid, FOREVER, SECOND_REPLICA, incarnation=life)])
-        await stage.started(uid, SECOND_REPLICA, incarnation=life)
+        await stage.wait_for_start(uid, SECOND_REPLICA, incarnation=life)
         await stage.engine.stop_replica(uid, 1, SECOND_REPLICA, life, 0)
         await stage.end(uid, SECOND_REPLICA, incarnation=life)
     return uid, slot
@@ -339,13 +346,13 @@ def test_abandoned_node_is_lost_at_lease_expiry(tmp_path: Path) -> None:
     async def body(_: object, stage: Stage) -> None:
         lab = lab_of(stage)
         uid = await stage.run(Program(prints=1, runs=None))
-        await stage.printed(uid, 1)
+        await stage.wait_for_lines(uid, 1)
         [slot] = await stage.allocate(uid)
         await stage.launch(stage.plan(uid, FOREVER))  # It is reachable now.
         cut = time.monotonic()
         await lab.cut_off(stage.engine, slot.node)
         try:
-            await stage.changed(slot.node, NodeState.GONE)
+            await stage.wait_for_node(slot.node, NodeState.GONE)
             end = await stage.end(uid)
         finally:
             await lab.reconnect(stage.engine, slot.node)
@@ -354,7 +361,7 @@ def test_abandoned_node_is_lost_at_lease_expiry(tmp_path: Path) -> None:
         assert isinstance(end, ReplicaLost)
         assert (end.loss, end.cause) == (Cause.NODE_FAILED, f"node {slot.node} is gone")
 
-    staged(body)(None, RemoteLab(tmp_path, free_port(), down_is_lost=False))
+    run_with_stage(body)(None, RemoteLab(tmp_path, free_port(), down_is_lost=False))
 
 
 @needs_mounts
@@ -363,7 +370,7 @@ def test_silent_node_does_not_delay_stops_on_other_nodes(tmp_path: Path) -> None
         here, there = await stage.nodes()
         uid, both = await stage.run_together(FOREVER, FOREVER, nodes=(here, there))
         for replica in both:
-            await stage.started(uid, replica)
+            await stage.wait_for_start(uid, replica)
         lab_of(stage).freeze(here, frozen=True)
         stopping = asyncio.ensure_future(stage.engine.stop(uid, 1, 0))
         try:
@@ -374,7 +381,7 @@ def test_silent_node_does_not_delay_stops_on_other_nodes(tmp_path: Path) -> None
             lab_of(stage).freeze(here, frozen=False)
         await stopping
 
-    staged(body)(None, RemoteLab(tmp_path, free_port(), lease=100 * LEASE))
+    run_with_stage(body)(None, RemoteLab(tmp_path, free_port(), lease=100 * LEASE))
 
 
 @needs_mounts
@@ -383,7 +390,7 @@ def test_rejected_shell_is_not_awaited(tmp_path: Path) -> None:
 
     async def body(_: object, stage: Stage) -> None:
         uid = await stage.run(FOREVER)
-        await stage.started(uid)
+        await stage.wait_for_start(uid)
         shells = terminals_of(stage.engine)
         with patch.object(engine.secrets, "token_hex", return_value="one"):
             # A second waiting stream is rejected.
@@ -392,7 +399,7 @@ def test_rejected_shell_is_not_awaited(tmp_path: Path) -> None:
                     await shells.open_terminal(uid, 1, PRIMARY, 2, TerminalRequest())
                 await asyncio.sleep(0)
 
-    staged(body)(None, RemoteLab(tmp_path, free_port()))
+    run_with_stage(body)(None, RemoteLab(tmp_path, free_port()))
 
 
 @needs_mounts
@@ -406,7 +413,7 @@ def test_attempt_keeps_its_original_lease(tmp_path: Path) -> None:
     async def body(_: object, stage: Stage) -> None:
         lab = lab_of(stage)
         uid = await stage.run(FOREVER)
-        await stage.printed(uid, 1)
+        await stage.wait_for_lines(uid, 1)
         [slot] = await stage.allocate(uid)
         await stage.close()
         lab.freeze(slot.node, frozen=True)
@@ -418,7 +425,7 @@ def test_attempt_keeps_its_original_lease(tmp_path: Path) -> None:
         assert isinstance(end, ReplicaLost) and end.loss is Cause.AGENT_LOST
         assert time.monotonic() - began > death_timeout(longer)
 
-    staged(body)(None, RemoteLab(tmp_path, port, down_is_lost=False, lease=longer))
+    run_with_stage(body)(None, RemoteLab(tmp_path, port, down_is_lost=False, lease=longer))
 
 
 @needs_mounts
@@ -439,10 +446,10 @@ def test_cluster_with_its_own_placement_gets_a_node_count_and_reports_nodes(tmp_
         assert await stage.allocate(uid, node=chosen) == (slot,)
         assert chosen_nodes() == [((PRIMARY, chosen),)]
         await stage.engine.launch([stage.plan(uid, FOREVER)])
-        await stage.started(uid)
+        await stage.wait_for_start(uid)
         await stage.restart()
-        await stage.started(uid)
+        await stage.wait_for_start(uid)
         assert chosen_nodes() == [((PRIMARY, chosen),)]
         assert await stage.allocate(uid, node=wish) == (slot,)
 
-    staged(body)(None, RemoteLab(tmp_path, free_port(), anywhere=True, lease=10 * LEASE))
+    run_with_stage(body)(None, RemoteLab(tmp_path, free_port(), anywhere=True, lease=10 * LEASE))

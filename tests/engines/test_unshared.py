@@ -12,7 +12,7 @@ from msgspec.structs import replace
 import trainshed
 from tests.caches import remove_cache
 from tests.engines.conformance.lab import Lab, Program
-from tests.engines.conformance.stage import Stage, staged
+from tests.engines.conformance.stage import Stage, run_with_stage
 from tests.engines.process_cluster import ProcessCluster
 from tests.isolation import needs_mounts
 from trainshed.core.capacity import WaitReason
@@ -81,7 +81,7 @@ class UnsharedLab(Lab):
         streams, here = FileStreams(directory / "logs"), LocalEngine(directory / "here")
         return RemoteEngine(cluster, streams, options, here)
 
-    def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
+    def with_program(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
         own = self.environment
         places = (str(own.root), *_INTERPRETER.places)
         software = Software(str(own.template), (str(own.scripts),), read_only=places)
@@ -119,14 +119,14 @@ class TestUnshared:
 
         async def body(_: object, stage: Stage) -> None:
             uid = await stage.run(Program())
-            assert (await stage.exited(uid)).exit.exit_code == 0
+            assert (await stage.wait_for_exit(uid)).exit.exit_code == 0
             [line] = stage.lines(uid)
             assert line["m"] == f"it came {lab.environment.root}"
             delays = [event.delay for event in stage.events if isinstance(event, StartWaits)]
             assert delays[0] and delays[0].cause is WaitReason.CONTENT
             assert "being sent to alder" in delays[0].message and delays[-1] is None
 
-        staged(body)(self, lab)
+        run_with_stage(body)(self, lab)
 
     @pytest.mark.parametrize("size", ["1m"])
     def test_node_with_a_full_disk_is_reported(self, lab: UnsharedLab) -> None:
@@ -136,4 +136,4 @@ class TestUnshared:
             with pytest.raises(EngineUnavailable, match="are free on the disk of"):
                 await stage.engine.launch([stage.plan(uid, Program())])
 
-        staged(body)(self, lab)
+        run_with_stage(body)(self, lab)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.mutants.mutant import Catcher, DoesNotApply, Mutant, mutated, text_of
+from tests.mutants.mutant import Catcher, DoesNotApply, Mutant, apply_mutant, text_of
 from tests.mutants.table import MUTANTS
 from tests.sources import search_path
 
@@ -67,7 +67,7 @@ class Copies:
                 return
             file, before = copy / mutant.file, text_of(mutant, copy)
             times = file.stat()
-            file.write_text(mutated(mutant, before), "utf-8")
+            file.write_text(apply_mutant(mutant, before), "utf-8")
             try:
                 yield copy
             finally:

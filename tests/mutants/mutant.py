@@ -49,7 +49,7 @@ def tests(*which: str, limit: int) -> Catcher:
     return Catcher(" ".join(name.removeprefix("tests/") for name in which), arguments, limit)
 
 
-def mutated(mutant: Mutant, text: str) -> str:
+def apply_mutant(mutant: Mutant, text: str) -> str:
     """Return the file's text with the bug. Raises DoesNotApply."""
     count = text.count(mutant.old)
     if count != 1:

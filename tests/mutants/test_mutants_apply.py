@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.mutant import Mutant, mutated, text_of
+from tests.mutants.mutant import Mutant, apply_mutant, text_of
 from tests.mutants.table import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_applies_in_exactly_one_place(mutant: Mutant) -> None:
     """`./dev mutants` reports it after minutes. This test reports it immediately."""
-    assert mutated(mutant, text_of(mutant, ROOT)) != text_of(mutant, ROOT)
+    assert apply_mutant(mutant, text_of(mutant, ROOT)) != text_of(mutant, ROOT)
 
 
 def test_mutants_are_numerous_and_distinct() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from tests.e2e.programs.event_writer import field, framed
+from tests.e2e.programs.event_writer import field, frame_record
 
 _WORK = ("Private", "Self-emp-not-inc", "Local-gov", "?")
 _EDUCATION = (("HS-grad", 9), ("Some-college", 10), ("Bachelors", 13), ("Masters", 14))
@@ -99,7 +99,7 @@ def _digits(directory: Path) -> None:
     for shard in range(2):
         with (directory / f"train-{shard:05d}.tfrecord").open("wb") as file:
             for image, label in pairs[shard::2]:
-                file.write(framed(_example([float(value) for value in image], int(label))))
+                file.write(frame_record(_example([float(value) for value in image], int(label))))
 
 
 def _example(image: list[float], label: int) -> bytes:

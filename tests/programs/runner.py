@@ -41,8 +41,8 @@ class Runner:
         """Run a program, and load its models. Raises ProgramFailed."""
         self._make_bucket(program)
         self._start(program)
-        jobs = self._finished(program)
-        models = self._left(program)
+        jobs = self._finish_jobs(program)
+        models = self._model_uris(program)
         if program.metric:
             self._check_trials(jobs, len(models))
         self._load(program, jobs[0], models)
@@ -93,7 +93,7 @@ class Runner:
             "IMAGE_URI": self.image,
         }
 
-    def _finished(self, program: Program) -> list[dict[str, Any]]:
+    def _finish_jobs(self, program: Program) -> list[dict[str, Any]]:
         """Return the program's jobs, which have all succeeded."""
         jobs = self._jobs(program)
         if not jobs:
@@ -123,7 +123,7 @@ class Runner:
                     lines += self.service.lines(quote(resource["name"], safe=""))[-40:]
         return "\n".join(lines)
 
-    def _left(self, program: Program) -> list[str]:
+    def _model_uris(self, program: Program) -> list[str]:
         """Return URIs of the models in the bucket, and check that all other expected objects exist."""
         root = Path(self.service.extra["buckets"]) / program.project
         for pattern in (program.model, *program.also):

@@ -40,7 +40,7 @@ def timeline_faults(
     leaving = {which for which, _ in _entries_of(story, ("replica_asked_to_leave",))}
     known = {(s.attempt, str(s.replica), life.number): life for s, life in lived}
     for which, entry in started.items():
-        began = max(known[which].started, created) if which in known else 0
+        began = max(known[which].start_time, created) if which in known else 0
         if entry.at != began and (clock_is_true or not created <= entry.at <= began):
             yield f"job {uid}: {which} is said to have started at {entry.at}: {known.get(which)}"
     for which, entry in exited.items():
@@ -51,8 +51,8 @@ def timeline_faults(
             yield f"job {uid}: all is over, and {which} lives"
         # A replica that was evicted before its start was reported appears in the timeline as leaving, and
         # then as ended.
-        if life.started and which not in started and which not in leaving:
-            yield f"job {uid}: {which} started at {life.started}, and its timeline does not say so"
+        if life.start_time and which not in started and which not in leaving:
+            yield f"job {uid}: {which} started at {life.start_time}, and its timeline does not say so"
         if life.fate is Fate.EXITED and which not in exited:
             yield f"job {uid}: {which} ended, {life.exit}, and its timeline does not say so"
         if life.fate is Fate.LOST and which not in lost:
@@ -68,13 +68,14 @@ def early_restarts(
     before: dict[tuple[int, str], list[Incarnation]] = {}
     for sim_slot, life in lived:
         earlier = before.setdefault((sim_slot.attempt, str(sim_slot.replica)), [])
-        if sim_slot.replica.pool == 2 and earlier and earlier[-1].started:
+        if sim_slot.replica.pool == 2 and earlier and earlier[-1].start_time:
             # Count restarts that certainly happened within the window, independent of when each end was
             # reported.
-            recent = sum(other.over > life.begun - window for other in earlier[:-1])
-            due = earlier[-1].started + SPACING[min(recent, len(SPACING) - 1)]
-            if life.begun < due:
-                yield f"job {uid}: {sim_slot.replica}.{life.number} begins {due - life.begun} ns too soon"
+            recent = sum(other.over > life.launch_time - window for other in earlier[:-1])
+            due = earlier[-1].start_time + SPACING[min(recent, len(SPACING) - 1)]
+            if life.launch_time < due:
+                early = due - life.launch_time
+                yield f"job {uid}: {sim_slot.replica}.{life.number} begins {early} ns too soon"
         earlier.append(life)
 
 

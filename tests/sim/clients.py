@@ -170,9 +170,9 @@ class Clients:
         self._books.blocks(HOUR)
         if drained:
             await intake.drain_node(NodeDrain(node, self._clock.wall, "new disks"))
-            self._books.drained.setdefault(node, self._clock.now)
+            self._books.drain_times.setdefault(node, self._clock.now)
         else:
-            self._books.drained.pop(node, None)
+            self._books.drain_times.pop(node, None)
             await intake.undrain_node(node)
 
     async def _set_quota(self, intake: Intake, request: SetQuota) -> None:

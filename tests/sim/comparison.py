@@ -54,7 +54,7 @@ class Judge:
     reference: Reference
     story: list[HistoryEntry] = field(default_factory=list[HistoryEntry])
     differences: list[str] = field(default_factory=list[str])
-    _asked: set[tuple[int, Member, int]] = field(default_factory=set[tuple[int, Member, int]])
+    _requested: set[tuple[int, Member, int]] = field(default_factory=set[tuple[int, Member, int]])
 
     @classmethod
     def of(cls, job: Job, operator_rules: OperatorRules | None = None) -> "Judge":
@@ -113,7 +113,7 @@ class Judge:
                 member = _member(replica)
                 if not self._is_news(attempt, member, incarnation):
                     return []
-                is_asked = (attempt, member, incarnation) in self._asked
+                is_asked = (attempt, member, incarnation) in self._requested
                 taker = None if loss is Cause.LOST else loss.value
                 began = any(r.id == replica and r.started for r in before.replicas)
                 never = why == "never started" and not began and not taker
@@ -136,7 +136,7 @@ class Judge:
                 return [spec.Cancelled(event.at)]
             case NodeLeft(node, staying=()):
                 if running:
-                    self._asked.update(
+                    self._requested.update(
                         (before.attempt, _member(r.id), r.incarnation)
                         for r in before.replicas
                         if r.node == node and not r.state.is_over
@@ -158,7 +158,7 @@ class Judge:
             if drill.kind in _ATTEMPT_DRILLS:
                 self.reference.learn(_ATTEMPT_DRILLS[drill.kind], now)
             elif drill.kind is DrillKind.MAINTENANCE:
-                self._asked.add((drill.attempt, _member(drill.replica), drill.incarnation))
+                self._requested.add((drill.attempt, _member(drill.replica), drill.incarnation))
 
     def _begins(self, before: Job, after: Job, now: int) -> None:
         expected = self.reference

@@ -186,13 +186,13 @@ class GroupCommits:
         self._is_due = False
         connections: list[_Connection] = []
 
-        def opened(path: Path) -> _Connection:
+        def open_connection(path: Path) -> _Connection:
             connections.append(_Connection(open_writer(path), baton))
             return connections[0]
 
         names = SimpleNamespace(SimpleQueue=lambda: self._queue, Empty=queue.Empty)
         with (
-            mock.patch.object(database, "open_writer", opened),
+            mock.patch.object(database, "open_writer", open_connection),
             mock.patch.object(writer, "queue", names),
             mock.patch.object(writer, "threading", SimpleNamespace(Thread=_Thread)),
         ):

@@ -48,27 +48,27 @@ class Books:
     quotas: dict[QuotaKey, float] = field(default_factory=dict[QuotaKey, float])
     jobs: dict[JobUid, Job] = field(default_factory=dict[JobUid, Job])
     judges: dict[JobUid, Judge] = field(default_factory=dict[JobUid, Judge])
-    admitted: dict[JobUid, int] = field(default_factory=dict[JobUid, int])
+    admissions: dict[JobUid, int] = field(default_factory=dict[JobUid, int])
     wrong: list[str] = field(default_factory=list[str])
     rules: Counter[str] = field(default_factory=Counter[str])
     steps: int = 0
     quotas_since: int = 0
     #: Nodes under maintenance, with its start (ns of true time).
-    drained: dict[str, int] = field(default_factory=dict[str, int])
+    drain_times: dict[str, int] = field(default_factory=dict[str, int])
     #: Time until which other causes may withhold capacity: quotas, bad nodes, a dead service.
     blocked_until: int = 0
     families: Families = field(default_factory=Families)
     #: Released attempts of each job.
-    used: defaultdict[JobUid, list[Use]] = field(default_factory=lambda: defaultdict(list))
+    uses: defaultdict[JobUid, list[Use]] = field(default_factory=lambda: defaultdict(list))
     #: The wall clock was never set.
     clock_is_true: bool = True
     _idle_since: int | None = None
 
-    def created(self, job: Job) -> None:
+    def record_creation(self, job: Job) -> None:
         self.jobs[job.uid] = job
         self.judges[job.uid] = Judge.of(job, self.operator_rules)
 
-    def committed(self, job: Job, taken: list[AppliedStep]) -> None:
+    def check_commit(self, job: Job, taken: list[AppliedStep]) -> None:
         """Check a commit. `taken`: the steps that led to it."""
         before = self.jobs[job.uid]
         if taken and not _same(taken[0].before, before):
@@ -87,7 +87,7 @@ class Books:
         self._check_truth(before, job)
         self._check_idle(job)
         if job.is_placed:
-            self.admitted.setdefault(job.uid, self.world.clock.now)
+            self.admissions.setdefault(job.uid, self.world.clock.now)
         if _places(job) - _places(before):
             self._check_nodes(job)
             if not before.is_placed:
@@ -100,17 +100,19 @@ class Books:
         its last replica, including absences of the service.
         """
         spans = {
-            uid: sorted({(use.began, use.ended) for use in self.used[uid]}) for uid in self.jobs
+            uid: sorted({(use.began, use.ended) for use in self.uses[uid]}) for uid in self.jobs
         }
         for uid, job in self.jobs.items() if self.clock_is_true else ():
-            counted = sum(len(use.replicas) for use in self.used[uid])
+            counted = sum(len(use.replicas) for use in self.uses[uid])
             is_once = counted == len(spans[uid]) * len(job.replicas)
             if not is_once or any(earlier[1] > later[0] for earlier, later in pairwise(spans[uid])):
-                self._wrong(job, f"it is counted twice: {self.used[uid]}")
+                self._wrong(job, f"it is counted twice: {self.uses[uid]}")
         for sim_slot, run in self.world.lived if self.clock_is_true else ():
             uid = sim_slot.job_uid
-            is_counted = any(first <= run.started <= run.over <= last for first, last in spans[uid])
-            if run.started and not is_counted:
+            is_counted = any(
+                first <= run.start_time <= run.over <= last for first, last in spans[uid]
+            )
+            if run.start_time and not is_counted:
                 self._wrong(self.jobs[uid], f"{run} is not counted: {spans[uid]}")
 
     def blocks(self, lasts: int) -> None:
@@ -175,7 +177,7 @@ class Books:
         for replica in job.replicas:
             sim_slot = self.world.sim_slot(job.uid, job.attempt, replica.id)
             life = sim_slot.incarnations.get(replica.incarnation) if sim_slot else None
-            if not replica.state.is_over and (life is None or not life.started):
+            if not replica.state.is_over and (life is None or not life.start_time):
                 self._wrong(job, f"it is said to run, and {replica.id} has not started: {life}")
 
     def _check_quotas(self, job: Job) -> None:
@@ -199,7 +201,9 @@ class Books:
             return
         for node in {r.node for r in job.replicas if r.node}:
             has = self.world.places[node].node
-            there = [(j, r) for j in self.jobs.values() if j.is_placed for r in _placed(j, node)]
+            there = [
+                (j, r) for j in self.jobs.values() if j.is_placed for r in _replicas_on(j, node)
+            ]
             machines = [j.spec.pool(r.id.pool).machine for j, r in there]
             factors = [j.memory_factor for j, _ in there]
             devices = sum(m.accelerators.count for m in machines if m.accelerators)
@@ -255,7 +259,7 @@ class Books:
         busy = any(job.is_placed for job in self.jobs.values() if not job.state.is_final)
         wall = self.world.clock.wall
         waits = any(_waits(job) and job.not_before <= wall for job in self.jobs.values())
-        free = not busy and not self.quotas and not self.drained
+        free = not busy and not self.quotas and not self.drain_times
         self._idle_since = now if waits and free else None
 
     def _wrong(self, job: Job, what: str) -> None:
@@ -279,7 +283,7 @@ def _places(job: Job) -> set[tuple[ReplicaId, str]]:
     return {(r.id, r.node) for r in job.replicas if r.node and job.is_placed}
 
 
-def _placed(job: Job, node: str) -> list[Replica]:
+def _replicas_on(job: Job, node: str) -> list[Replica]:
     return [replica for replica in job.replicas if replica.node == node]
 
 

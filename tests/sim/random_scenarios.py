@@ -21,7 +21,7 @@ from tests.sim.scenario import (
     SetQuota,
     Submit,
 )
-from tests.sim.tuning_scenarios import joined
+from tests.sim.tuning_scenarios import add_tuning
 from tests.unit.jobs import CREATED
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.cluster import has_reducers
@@ -33,7 +33,7 @@ from trainshed.core.names import Api, JobName
 
 def scenario(seed: int, *, jobs: int | None = None) -> Scenario:
     """Return a scenario with `jobs` jobs (a random number if None) and all kinds of elements."""
-    return _within_quotas(_on_a_bad_machine(joined(_livened(seed, jobs))))
+    return _within_quotas(_on_a_bad_machine(add_tuning(_create_varied(seed, jobs))))
 
 
 def _within_quotas(world: Scenario) -> Scenario:
@@ -65,13 +65,13 @@ def _on_a_bad_machine(world: Scenario) -> Scenario:
     return dataclasses.replace(world, disk=disk, wall_steps=wall)
 
 
-def _livened(seed: int, jobs: int | None) -> Scenario:
+def _create_varied(seed: int, jobs: int | None) -> Scenario:
     world = plain(seed, jobs=jobs)
     dice = random.Random(f"varied {seed}")
-    requests = [_varied(dice, request) for request in world.requests]
+    requests = [_vary(dice, request) for request in world.requests]
     requests += _drills(dice, requests)
     if dice.random() < 0.5:
-        requests = [_watched(request) for request in requests]
+        requests = [_add_watchdog(request) for request in requests]
     submitted = [request.job for request in requests if isinstance(request, Submit)]
     return dataclasses.replace(
         world,
@@ -81,7 +81,7 @@ def _livened(seed: int, jobs: int | None) -> Scenario:
     )
 
 
-def _watched(request: Request) -> Request:
+def _add_watchdog(request: Request) -> Request:
     """Return the request with a stall limit of ten minutes for its programs."""
     if not isinstance(request, Submit):
         return request
@@ -89,7 +89,7 @@ def _watched(request: Request) -> Request:
     return dataclasses.replace(request, job=replace(request.job, labels=labels))
 
 
-def _varied(dice: random.Random, request: Request) -> Request:
+def _vary(dice: random.Random, request: Request) -> Request:
     if isinstance(request, Submit) and dice.random() < 0.25:
         return dataclasses.replace(request, job=_older(dice, request.job))
     if isinstance(request, OrderDrill) and dice.random() < 0.5:

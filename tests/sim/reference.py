@@ -50,10 +50,10 @@ class Ended:
     code: int | None
     signal: int | None
     oom: bool
-    ended: int
-    stopped: bool
+    end: int
+    is_stopped: bool
     leaving: bool
-    stalled: bool = False
+    is_stalled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +171,11 @@ class Reference:
     def learn(self, fact: Fact, now: int) -> None:
         """Apply an event. Do not pass reports that `concerns` rejects."""
         if isinstance(fact, Cancelled):
-            return self._cancelled(fact.at)
+            return self._handle_cancel(fact.at)
         if isinstance(fact, Ended | Vanished):
             self.over.add(fact.member)
         if isinstance(fact, Ended) and fact.member == PRIMARY:
-            self._primary_ended = fact.ended
+            self._primary_ended = fact.end
         # A job that requests capacity is no longer being shut down.
         if self._cancel is not None or (self.giving_up and not isinstance(fact, NoRoom)):
             return self._late(fact)
@@ -247,7 +247,7 @@ class Reference:
         if member == PRIMARY:
             self._primary_ended = None
 
-    def _cancelled(self, at: int) -> None:
+    def _handle_cancel(self, at: int) -> None:
         if self._cancel is not None:
             return
         if self.verdict is not None:
@@ -262,9 +262,9 @@ class Reference:
         the outcome.
         """
         decided = self._given_up_at if self._cancel is None else self._cancel
-        if not isinstance(fact, Ended) or fact.member != PRIMARY or fact.stopped:
+        if not isinstance(fact, Ended) or fact.member != PRIMARY or fact.is_stopped:
             return
-        if fact.ended > decided or (self.verdict is not None and self.verdict.state != "CANCELLED"):
+        if fact.end > decided or (self.verdict is not None and self.verdict.state != "CANCELLED"):
             return
         if fact.code == 0:
             self._turn(Verdict("SUCCEEDED", None, "success"))
@@ -291,7 +291,7 @@ def _end(fact: Fact) -> End:
                 kind = "left"
             elif fact.oom:
                 kind = "out_of_memory"
-            elif fact.stalled:
+            elif fact.is_stalled:
                 kind = "stalled"
             else:
                 kind = "exited" if fact.signal is None else "signalled"

@@ -151,10 +151,10 @@ class Rows:
             before = CAUSES[entry.get("before", "out_of_memory")]
             self._order.insert(self._order.index(before), cause)
             self._holds[cause] = _own(entry)
-        self.gives[cause] = replace(self.gives.get(cause, Gives()), **_given(entry))
+        self.gives[cause] = replace(self.gives.get(cause, Gives()), **_conditions(entry))
 
 
-def _given(entry: Entry) -> dict[str, Any]:
+def _conditions(entry: Entry) -> dict[str, Any]:
     fields = {
         "restarts": "restarts",
         "retries": "retries",

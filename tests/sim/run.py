@@ -41,7 +41,7 @@ def main() -> int:
     until = time.monotonic() + options.minutes * 60
     total, seed = Counter[str](), options.seed
     while time.monotonic() < until and seed - options.seed != options.worlds:
-        lived = _lived(_world(seed))
+        lived = _simulate(_world(seed))
         if lived.wrong:
             print(f"seed {seed}: {lived.wrong[0].splitlines()[0]}", flush=True)
             if not options.quick:
@@ -90,7 +90,7 @@ def _give_up(*_: object) -> None:
     raise Endless(f"not over after {_WORLD_TIMEOUT} s of real time")
 
 
-def _lived(world: Scenario) -> Simulation:
+def _simulate(world: Scenario) -> Simulation:
     made = Simulation(world)
     signal.signal(signal.SIGALRM, _give_up)
     signal.alarm(_WORLD_TIMEOUT)
@@ -98,7 +98,7 @@ def _lived(world: Scenario) -> Simulation:
         made.run()
         if world.is_crowd and not made.wrong:
             books, patience = made.books, world.policy.patience
-            books.wrong += starved_jobs(books.jobs, books.admitted, patience)
+            books.wrong += starved_jobs(books.jobs, books.admissions, patience)
         return made
     except (Exception, Endless) as failure:  # any error is a finding of this world
         trace = "".join(traceback.format_exception(failure)[-12:])
@@ -111,7 +111,7 @@ def _lived(world: Scenario) -> Simulation:
 
 def _show(world: Scenario) -> int:
     """Print a world and its violations, starting with the end of each history."""
-    lived = _lived(world)
+    lived = _simulate(world)
     print(
         f"seed {world.seed}: {len(world.requests)} requests, {len(world.planned_faults)} planned faults"
     )
@@ -138,7 +138,7 @@ def _short(request: object) -> str:
     return str(request)
 
 
-def _made(request: object) -> tuple[Work, ...]:
+def _submitted_works(request: object) -> tuple[Work, ...]:
     if isinstance(request, Submit):
         return (request.job,)
     return request.works if isinstance(request, SubmitParent) else ()
@@ -152,7 +152,7 @@ def _shortest(world: Scenario, by: float) -> Scenario:
         for smaller in _smaller(world):
             if time.monotonic() > by:
                 break
-            if _lived(smaller).wrong:
+            if _simulate(smaller).wrong:
                 world, shrinking = smaller, True
                 break
     return world
@@ -167,7 +167,7 @@ def _smaller(world: Scenario) -> Iterator[Scenario]:
             for start in range(0, len(held), size):
                 left = held[:start] + held[start + size :]
                 if field == "requests":
-                    submitted = {work.uid for r in left for work in _made(r)}
+                    submitted = {work.uid for r in left for work in _submitted_works(r)}
                     left = tuple(r for r in left if getattr(r, "uid", None) in {None, *submitted})
                 if len(left) < len(held):
                     yield replace(world, **{field: left})

@@ -67,7 +67,7 @@ class OrderDrill:
 class DrainNode:
     at: int
     node: str
-    drained: bool
+    is_drained: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Character:
     runs: int
     crash: float = 0.0
     exit: float = 0.0
-    killed: float = 0.0
+    kill: float = 0.0
     oom: float = 0.0
     start_fails: float = 0.0
     on_term: OnTerm = OnTerm.DIE
@@ -191,7 +191,7 @@ class Scenario:
             return replace(script, runs=early, signal=dice.choice((6, 11)))
         if roll < (limit := limit + character.exit):
             return replace(script, runs=early, code=dice.choice((1, 2, 143)))
-        if roll < (limit := limit + character.killed):
+        if roll < (limit := limit + character.kill):
             return replace(script, runs=early, signal=9)
         if roll < limit + character.oom:
             return replace(script, runs=early, oom=True)

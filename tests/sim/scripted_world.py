@@ -133,7 +133,7 @@ async def world(
         made.store.close()
 
 
-def numbered(number: int, *counts: int, scheduling: Scheduling | None = None) -> Job:
+def numbered_job(number: int, *counts: int, scheduling: Scheduling | None = None) -> Job:
     made = job(*counts, scheduling=scheduling)
     name = replace(made.name, job_id=str(number))
     return replace(made, uid=JobUid(number), name=name, created=made.created + number)

@@ -84,7 +84,7 @@ class Simulation:
                 self.clock,
                 scenario.seed,
                 scenario.disk,
-                arrived=self._arrived,
+                arrived=self._handle_arrival,
                 committing=lambda whats: self._before_commit(", ".join(whats)),
                 committed=self._group_committed,
             )
@@ -241,7 +241,7 @@ class Simulation:
         self._finish_if_done()
         await self._finished.wait()
         await asyncio.gather(asking, *self._ambushes)
-        await self._tidied()
+        await self._wait_until_released()
         await made.close()
         if counted := made.load().jobs:
             self.books.wrong.append(f"all is over, and jobs are counted: {counted}")
@@ -293,7 +293,7 @@ class Simulation:
         await self._clients.ask_all(made, self.store)
         self._finish_if_done()
 
-    async def _tidied(self) -> None:
+    async def _wait_until_released(self) -> None:
         by = self.clock.now + _TIDY
         while any(True for _ in self.world.sim_slots()):
             if self.clock.now > by:
@@ -347,14 +347,14 @@ class Simulation:
 
     def _after_commit(self, what: str) -> None:
         if self._clients.creating and what in _CREATING:
-            self._created(*self._clients.creating)
+            self._handle_creation(*self._clients.creating)
         if self._commit is not None and what in _STEPPING:
-            self._committed(self._commit)
+            self._handle_commit(self._commit)
         if (self.tally["commits"], True) in self.scenario.crash_commits:
             raise Crash(f"after {what}")
         self._finish_if_done()
 
-    def _arrived(self, command: Command) -> None:
+    def _handle_arrival(self, command: Command) -> None:
         """Handle a write that the writer has received."""
         self._under_way[id(command)] = (
             self._commit if command.what in _STEPPING else None,
@@ -365,30 +365,30 @@ class Simulation:
         """Handle durable writes before the writer has notified their callers."""
         for command in stored:
             commit, made = self._under_way.pop(id(command))
-            self._created(*made)
+            self._handle_creation(*made)
             if commit is not None:
-                self._committed(commit)
+                self._handle_commit(commit)
         if (self.tally["commits"], True) in self.scenario.crash_commits:
             raise Crash(f"after {', '.join(command.what for command in stored)}")
         self._finish_if_done()
 
-    def _committed(self, commit: Commit) -> None:
+    def _handle_commit(self, commit: Commit) -> None:
         job = commit.job
         if isinstance(job, Job):
             now = self.clock.now
             for key in self._demands.late(job.uid, now, self.books.blocked_until):
                 self.books.wrong.append(f"job {job.uid}: {key} was to be started, and never was")
-            self._demands.stored(job, now)
-            self.books.committed(job, self._chain(job))
-            self.books.used[job.uid] += commit.uses
-        self._created(*(made.job for made in commit.made))
-        self.books.families.committed(commit)
+            self._demands.record_commit(job, now)
+            self.books.check_commit(job, self._chain(job))
+            self.books.uses[job.uid] += commit.uses
+        self._handle_creation(*(made.job for made in commit.made))
+        self.books.families.check_commit(commit)
 
-    def _created(self, *works: Work) -> None:
+    def _handle_creation(self, *works: Work) -> None:
         for work in works:
             if isinstance(work, Job):
-                self.books.created(work)
-            self.books.families.created(work)
+                self.books.record_creation(work)
+            self.books.families.record_creation(work)
 
     def _script(self, life: Life) -> Script:
         trial = self.books.families.trial_of(life.job_uid)
@@ -449,7 +449,7 @@ class _Errors(logging.Handler):
         self._noticed()
 
 
-def lived(
+def simulate(
     scenario: Scenario, *crashes: tuple[int, bool], simulation_class: type[Simulation] = Simulation
 ) -> Simulation:
     """Return a scenario that ran without violations. `crashes`: replaces its `crash_commits`."""

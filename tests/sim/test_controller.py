@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.sim.parents import CountingAdvisor
-from tests.sim.scripted_world import PRIMARY, World, numbered, world
+from tests.sim.scripted_world import PRIMARY, World, numbered_job, world
 from tests.sim.tuning_jobs import tuning
-from tests.unit.jobs import exited, job
+from tests.unit.jobs import exit_record, job
 from tests.waiting import until
 from trainshed.controller import carrier, controller
 from trainshed.controller.capacity import CapacityTracker
@@ -33,7 +33,7 @@ from trainshed.store.port import Commit, NewWork
 async def test_job_with_free_capacity_is_stored_and_placed_in_one_commit(tmp_path: Path) -> None:
     async with world(tmp_path, warm=False, limit=1) as w:
         w.runtimes.gate.clear()
-        first, second = [await w.create(numbered(number, 1)) for number in (1, 2)]
+        first, second = [await w.create(numbered_job(number, 1)) for number in (1, 2)]
         placed, waits = await w.store.ledger.load(first), await w.store.ledger.load(second)
         assert placed is not None and waits is not None
         assert (placed.job.state, placed.generation) == (JobState.PREPARING, 1)
@@ -48,11 +48,11 @@ async def test_job_with_free_capacity_is_stored_and_placed_in_one_commit(tmp_pat
 
 async def test_job_with_a_duplicate_name_releases_its_capacity(tmp_path: Path) -> None:
     async with world(tmp_path, limit=2) as w:
-        await w.create(first := numbered(1, 1))
+        await w.create(first := numbered_job(1, 1))
         with pytest.raises(AlreadyExists):
-            await w.create(replace(numbered(2, 1), name=first.name))
+            await w.create(replace(numbered_job(2, 1), name=first.name))
         assert {job.uid for job in w.controller.running()} == {1}
-        await w.create(numbered(3, 1))
+        await w.create(numbered_job(3, 1))
         await w.state(JobUid(3), JobState.RUNNING)
     assert {key[0] for key in w.engine.launches} == {1, 3}
 
@@ -62,7 +62,7 @@ async def test_queue_limit_and_priority_limit_are_enforced(tmp_path: Path) -> No
     limits = {(QUEUED, EACH): 2, (QUEUED, ""): 3, (PRIORITY, "bo@x.example"): 5}
 
     def of(number: int, person: str, priority: int = 0) -> Job:
-        made = replace(numbered(number, 1), creator=Actor(f"{person}@x.example"))
+        made = replace(numbered_job(number, 1), creator=Actor(f"{person}@x.example"))
         return replace(made, spec=replace(made.spec, scheduling=Scheduling(priority=priority)))
 
     async with world(tmp_path, limit=1) as w:
@@ -204,7 +204,7 @@ async def test_job_start_survives_the_end_of_a_leftover_replica(tmp_path: Path) 
     async with world(tmp_path) as w:
         uid = await over(w)
         await w.engine.allocate(uid, 1, (SlotRequest(PRIMARY, "host", "node-0"),))
-        w.engine.ended[uid, 1, PRIMARY] = (1, exited(0))
+        w.engine.ended[uid, 1, PRIMARY] = (1, exit_record(0))
         await w.crash()
         assert await w.engine.released.get() == (uid, 1)
 
@@ -244,7 +244,7 @@ async def test_event_loop_stays_responsive_while_jobs_are_loaded(
     turns, seen = 0, list[int]()
     put = CapacityTracker.put
 
-    def counted(tracker: CapacityTracker, taken: Job) -> None:
+    def count_and_put(tracker: CapacityTracker, taken: Job) -> None:
         seen.append(turns)
         put(tracker, taken)
 
@@ -256,9 +256,9 @@ async def test_event_loop_stays_responsive_while_jobs_are_loaded(
 
     w = World(tmp_path)
     for number in range(1, 4):
-        await w.store.intake.create(NewWork(numbered(number)))
+        await w.store.intake.create(NewWork(numbered_job(number)))
     monkeypatch.setattr(controller, "_BLOCK_SIZE", 1)
-    monkeypatch.setattr(CapacityTracker, "put", counted)
+    monkeypatch.setattr(CapacityTracker, "put", count_and_put)
     turning = asyncio.create_task(turn())
     await w.controller.start()
     turning.cancel()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.sim.scripted_world import PRIMARY, World, numbered, world
+from tests.sim.scripted_world import PRIMARY, World, numbered_job, world
 from tests.sim.tuning_jobs import tuning
 from tests.sim.tuning_scenarios import with_custom_job
 from tests.waiting import until
@@ -27,12 +27,12 @@ def maker(made_by: Job, root: int = 1) -> Actor:
 def child(
     number: int, made_by: Job, root: int = 1, labels: tuple[tuple[str, str], ...] = ()
 ) -> Job:
-    return replace(numbered(number, 1), creator=maker(made_by, root), labels=labels)
+    return replace(numbered_job(number, 1), creator=maker(made_by, root), labels=labels)
 
 
 async def test_job_creation_by_a_job_is_limited(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
-        parent = numbered(1, 1)
+        parent = numbered_job(1, 1)
         await w.create(parent)
         creations = (w.create(child(number, parent)) for number in range(2, 62))
         answers = await asyncio.gather(*creations, return_exceptions=True)
@@ -42,7 +42,7 @@ async def test_job_creation_by_a_job_is_limited(tmp_path: Path) -> None:
         assert "max_child_jobs" in str(refused[0])
         assert len(await w.store.ledger.load_live()) == 21
         # Jobs of another job have a separate count.
-        await w.create(other := numbered(100, 1))
+        await w.create(other := numbered_job(100, 1))
         await w.create(child(101, other, 100))
         # Another job is allowed as soon as one has finished.
         await w.state(JobUid(2), JobState.RUNNING)
@@ -53,7 +53,7 @@ async def test_job_creation_by_a_job_is_limited(tmp_path: Path) -> None:
 
 async def test_grandchild_jobs_count_toward_the_limit_after_a_restart(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
-        last = numbered(1, 1)
+        last = numbered_job(1, 1)
         await w.create(last)
         for number in range(2, 22):
             last = child(number, last)
@@ -62,13 +62,13 @@ async def test_grandchild_jobs_count_toward_the_limit_after_a_restart(tmp_path: 
             with pytest.raises(ResourceExhausted):
                 await w.create(child(30, last))
             with pytest.raises(ResourceExhausted):
-                await w.create(child(31, numbered(1, 1)))
+                await w.create(child(31, numbered_job(1, 1)))
             await w.crash()
 
 
 async def test_end_of_a_job_cancels_its_descendants(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
-        parent = numbered(1, 1)
+        parent = numbered_job(1, 1)
         await w.create(parent)
         await w.create(first := child(2, parent))
         await w.create(child(3, first))
@@ -91,7 +91,7 @@ async def test_end_of_a_job_cancels_its_descendants(tmp_path: Path) -> None:
             assert f"because the job {made_by.name}" in over.error.message
             assert OUTLIVES_LABEL in over.error.message
         for uid in (searching.uid, pipeline.uid, backing.uid):
-            await ended(w, uid)
+            await wait_for_cancel(w, uid)
         for uid in (4, 5):
             spared, _ = await w.store.reader.job_by_uid(JobUid(uid))
             assert spared.state is JobState.RUNNING
@@ -106,7 +106,7 @@ async def test_restarted_service_cancels_child_jobs_of_a_finished_job(
 ) -> None:
     """The end of a job is committed, and its child jobs are not yet cancelled."""
     async with world(tmp_path) as w:
-        parent = numbered(1, 1)
+        parent = numbered_job(1, 1)
         await w.create(parent)
         await w.create(child(2, parent))
         await w.create(child(3, parent, labels=OUTLIVES))
@@ -120,7 +120,7 @@ async def test_restarted_service_cancels_child_jobs_of_a_finished_job(
             await w.store.intake.delete_job(parent.name, gone)
         await w.crash()
         await w.state(JobUid(2), JobState.CANCELLED)
-        await ended(w, searching.uid)
+        await wait_for_cancel(w, searching.uid)
         spared, _ = await w.store.reader.job_by_uid(JobUid(3))
         assert spared.state is JobState.RUNNING
 
@@ -129,7 +129,7 @@ async def test_ending_job_creates_no_more_jobs(tmp_path: Path) -> None:
     """Otherwise a job that resubmits itself on each cancel could not be ended."""
     async with world(tmp_path) as w:
         w.engine.ignore_stop = True
-        parent = numbered(1, 1)
+        parent = numbered_job(1, 1)
         await w.create(parent)
         await w.state(parent.uid, JobState.RUNNING)
         await w.cancel(parent)
@@ -143,7 +143,7 @@ async def test_ending_job_creates_no_more_jobs(tmp_path: Path) -> None:
             await w.create(child(2, parent, labels=OUTLIVES))
 
 
-async def ended(w: World, uid: JobUid) -> None:
+async def wait_for_cancel(w: World, uid: JobUid) -> None:
     """Wait until a work of any kind is cancelled."""
     async with asyncio.timeout(60):
         while True:

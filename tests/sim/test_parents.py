@@ -14,7 +14,7 @@ from tests.inline_store import InlineStore
 from tests.sim.engine.programs import Life, Reports, Script
 from tests.sim.parents import CountingAdvisor, LearningAdvisor
 from tests.sim.scenario import MINUTE, Cancel, Character, Scenario
-from tests.sim.simulation import Simulation, lived
+from tests.sim.simulation import Simulation, simulate
 from tests.sim.tuning_jobs import METRIC, OUTPUT, trial_spec, tuning
 from tests.sim.tuning_scenarios import lone, stopping, with_custom_job, with_tuning_job
 from tests.soaks import SOAKS
@@ -33,15 +33,15 @@ PARTS = 12 if SOAKS else 5
 """Starts within an incarnation at which it is cancelled."""
 
 
-def crashed(world: Scenario, every: int = 1) -> Iterator[Simulation]:
+def simulate_crashes(world: Scenario, every: int = 1) -> Iterator[Simulation]:
     """Repeat a history for each of its commits, with a service that is killed just before or just after it.
     `./dev test-all` does both for each commit.
     """
-    commits = lived(world).tally["commits"]
+    commits = simulate(world).tally["commits"]
     assert commits > 5
     for turn, number in enumerate(range(1, commits + 1, every)):
         for stored in (False, True) if SOAKS else (turn % 2 == 1,):
-            made = lived(world, (number, stored))
+            made = simulate(world, (number, stored))
             assert made.tally["crashes"] == 1
             yield made
 
@@ -77,10 +77,10 @@ def test_tuning_job_survives_a_kill_at_every_commit() -> None:
     world = lone(tuning(trials=6, parallel=3))
     wanted = points(Counting(world).run())
     assert wanted == [(("x", n / 1000),) for n in range(1, 7)]
-    commits = lived(world).tally["commits"]
+    commits = simulate(world).tally["commits"]
     # Without soaks: 1, 4, 7 ..., alternating before and after.
     for number in range(1, commits + 1, 1 if SOAKS else 3):
-        made = lived(world, (number, number % 2 == 0), simulation_class=Counting)
+        made = simulate(world, (number, number % 2 == 0), simulation_class=Counting)
         assert points(made) == wanted
         assert the_tuning_job(made).succeeded == 6
 
@@ -90,9 +90,9 @@ def test_suggestions_do_not_depend_on_crashes() -> None:
     depends on all results before it.
     """
     world = lone(tuning(trials=4, parallel=1))
-    plain = lived(world)
+    plain = simulate(world)
     assert len(set(points(plain))) == 4
-    for made in crashed(world, every=2):
+    for made in simulate_crashes(world, every=2):
         assert points(made) == points(plain)
         assert [trial.final for trial in trials(made)] == [trial.final for trial in trials(plain)]
 
@@ -109,10 +109,10 @@ def test_failed_and_stopped_trials_survive_every_crash() -> None:
         bar=0.5,
         seed=4,
     )
-    plain = trials(lived(world))
+    plain = trials(simulate(world))
     assert any(trial.stopped_early for trial in plain)
     assert any(trial.state is TrialState.INFEASIBLE for trial in plain)
-    for made in crashed(world, every=4):
+    for made in simulate_crashes(world, every=4):
         assert the_tuning_job(made).state.is_final
 
 
@@ -126,7 +126,7 @@ def test_primary_that_ends_before_its_workers_start_keeps_its_measurements() -> 
 
     job = tuning(trials=6, parallel=3)
     world = lone(replace(job, spec=replace(job.spec, trial=trial_spec(workers=2))))
-    assert the_tuning_job(lived(world, simulation_class=Swift)).succeeded == 6
+    assert the_tuning_job(simulate(world, simulation_class=Swift)).succeeded == 6
 
 
 # --- advisors that fail ---
@@ -187,17 +187,17 @@ def test_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
     next commit.
     """
     world = lone(tuning(trials=4, parallel=2), character=Character(10 * MINUTE, measures=2))
-    whole = lived(world)
+    whole = simulate(world)
     lasts = the_tuning_job(whole).ended - CREATED
     for part in range(PARTS):
         at = CREATED + lasts * part // PARTS
         cancelled = dataclasses.replace(world, requests=(*world.requests, Cancel(at, JobUid(7000))))
-        made = lived(cancelled)
+        made = simulate(cancelled)
         assert the_tuning_job(made).state is JobState.CANCELLED
         assert the_tuning_job(made).ended < at + SECOND, "the trials were not notified"
         first = _commit_of_cancel(made)
         for number in (first, first + 1, first + 2):
-            again = lived(dataclasses.replace(cancelled, downs=(SECOND,)), (number, stored))
+            again = simulate(dataclasses.replace(cancelled, downs=(SECOND,)), (number, stored))
             assert the_tuning_job(again).state is JobState.CANCELLED
 
 
@@ -212,7 +212,7 @@ def _commit_of_cancel(made: Simulation) -> int:
 def test_pipeline_registers_one_model_version_despite_kills() -> None:
     """facts/resources#pipelines; docs/adr/0017: registered in the commit of its end."""
     world = lone(*with_custom_job())
-    for made in crashed(world):
+    for made in simulate_crashes(world):
         pipeline = the_pipeline(made)
         assert pipeline.state is JobState.SUCCEEDED
         assert str(pipeline.model).endswith("/models/m@1")
@@ -221,7 +221,7 @@ def test_pipeline_registers_one_model_version_despite_kills() -> None:
 def test_pipeline_with_a_tuning_job_registers_the_best_trials_model() -> None:
     """facts/resources#pipelines, bestTrialBackingCustomJob."""
     world = lone(*with_tuning_job(trials=3))
-    for made in (lived(world), *crashed(world, every=2)):
+    for made in (simulate(world), *simulate_crashes(world, every=2)):
         pipeline, job = the_pipeline(made), the_tuning_job(made)
         assert pipeline.state is JobState.SUCCEEDED
         best = trials(made)[job.best - 1]
@@ -234,7 +234,7 @@ def test_first_of_concurrent_pipelines_creates_the_model() -> None:
     """facts/resources#pipelines: without parentModel no model becomes a version of another owner's model."""
     families = [with_custom_job(number) for number in (8000, 8100)]
     world = lone(*(work for family in families for work in family))
-    for made in (lived(world), *crashed(world, every=4)):
+    for made in (simulate(world), *simulate_crashes(world, every=4)):
         ended = [w for w in made.books.families.works.values() if isinstance(w, Pipeline)]
         done = [w for w in ended if w.state is JobState.SUCCEEDED]
         assert [str(w.model).rpartition("@")[2] for w in done] == ["1"]
@@ -246,7 +246,7 @@ def test_first_of_concurrent_pipelines_creates_the_model() -> None:
 
 def test_pipeline_without_a_model_fails() -> None:
     """facts/resources#pipelines: the existence of the artifacts is checked."""
-    made = lived(dataclasses.replace(lone(*with_custom_job()), no_models=(f"{OUTPUT}/model",)))
+    made = simulate(dataclasses.replace(lone(*with_custom_job()), no_models=(f"{OUTPUT}/model",)))
     pipeline = the_pipeline(made)
     assert (pipeline.state, pipeline.model) == (JobState.FAILED, None)
     assert made.books.families.models == []
@@ -261,16 +261,16 @@ def test_pipeline_or_its_job_can_be_cancelled_at_any_time(which: str) -> None:
         own = Character(MINUTE, measures=1)
         world = dataclasses.replace(lone(pipeline, backing, character=own), downs=(SECOND,))
         uid = pipeline.uid if which == "pipeline" else backing.uid
-        lasts = the_pipeline(lived(world)).ended - CREATED
+        lasts = the_pipeline(simulate(world)).ended - CREATED
         for part in range(PARTS):
             at = CREATED + lasts * part // PARTS
             cancelled = dataclasses.replace(world, requests=(*world.requests, Cancel(at, uid)))
-            made = lived(cancelled)
+            made = simulate(cancelled)
             assert the_pipeline(made).state is JobState.CANCELLED
             assert the_pipeline(made).ended < at + SECOND, "the backing job was not notified"
             first = _commit_of_cancel(made)
             for number in range(first, first + 4):
-                again = lived(cancelled, (number, number % 2 == 0))
+                again = simulate(cancelled, (number, number % 2 == 0))
                 assert the_pipeline(again).state is JobState.CANCELLED
 
 

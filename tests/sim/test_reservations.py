@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.sim.scripted_world import PRIMARY, World, numbered, world
+from tests.sim.scripted_world import PRIMARY, World, numbered_job, world
 from tests.unit.jobs import MACHINE
 from tests.waiting import until
 from trainshed.core.capacity import Node, QuotaKey
@@ -91,7 +91,7 @@ async def in_state(w: World, state: ReservationState) -> PersistentResource:
 
 
 def on_lab(number: int, *counts: int) -> Job:
-    made = numbered(number, *counts)
+    made = numbered_job(number, *counts)
     return replace(made, spec=replace(made.spec, persistent_resource="lab"))
 
 
@@ -106,9 +106,9 @@ async def test_machines_are_reserved_for_jobs_of_a_persistent_resource(tmp_path:
         resource = await in_state(w, RUNNING)
         done = await w.store.reader.operation(operation(resource.holds[0].uid).name)
         assert done.state is OperationState.SUCCEEDED
-        other = await w.create(numbered(1, 1))
+        other = await w.create(numbered_job(1, 1))
         await w.state(other, JobState.RUNNING)
-        await w.create(numbered(2, 1))
+        await w.create(numbered_job(2, 1))
         assert "16 are used by job 1 and persistent resource lab" in why(w, 2)
         for number in (3, 4, 5):
             await w.state(await w.create(on_lab(number, 1)), JobState.RUNNING)
@@ -132,8 +132,8 @@ async def test_quotas_and_usage_count_persistent_resource_not_its_jobs(tmp_path:
         await reserve(w, 2)
         await in_state(w, RUNNING)
         await w.state(await w.create(on_lab(1, 1)), JobState.RUNNING)
-        await w.state(await w.create(numbered(2, 1)), JobState.RUNNING)
-        await w.create(numbered(3, 1))
+        await w.state(await w.create(numbered_job(2, 1)), JobState.RUNNING)
+        await w.create(numbered_job(3, 1))
         assert "12 of 12 are used by job" in why(w, 3)
         w.time += HOUR
         used = list(w.controller.reservations.uses(w.time))
@@ -156,7 +156,7 @@ async def test_quotas_and_usage_count_persistent_resource_not_its_jobs(tmp_path:
 
 async def test_persistent_resource_waits_until_its_machines_are_free(tmp_path: Path) -> None:
     async with lab(tmp_path, 2) as w:
-        await w.state(await w.create(numbered(1, 1)), JobState.RUNNING)
+        await w.state(await w.create(numbered_job(1, 1)), JobState.RUNNING)
         await reserve(w, 2)
         resource = await in_state(w, PROVISIONING)
         waiting = w.controller.reservations.why(resource)
@@ -177,7 +177,7 @@ async def test_unavailable_machine_type_fails_the_persistent_resource(tmp_path: 
         assert "can never be reserved: needs 3 replicas at once" in failed.error.message
         done = await w.store.reader.operation(operation(failed.holds[0].uid).name)
         assert done.state is OperationState.FAILED
-        await w.state(await w.create(numbered(1, 1, 1)), JobState.RUNNING)
+        await w.state(await w.create(numbered_job(1, 1, 1)), JobState.RUNNING)
 
 
 async def test_jobs_of_other_projects_cannot_use_a_persistent_resource(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ async def test_deletion_of_a_persistent_resource_cancels_its_jobs_first(tmp_path
         assert (await w.store.reader.operation(begun.name)).state is OperationState.SUCCEEDED
         with pytest.raises(NotFound):
             reservations.get(NAME)
-        await w.state(await w.create(numbered(4, 1, 1)), JobState.RUNNING)
+        await w.state(await w.create(numbered_job(4, 1, 1)), JobState.RUNNING)
 
 
 async def test_persistent_resource_survives_a_crash_at_each_step(tmp_path: Path) -> None:
@@ -241,8 +241,8 @@ async def test_persistent_resource_survives_a_crash_at_each_step(tmp_path: Path)
         await w.crash()
         await w.state(JobUid(1), JobState.RUNNING)
         assert "1 of 2 are used by job 1" in why(w, 2)
-        await w.state(await w.create(numbered(3, 1)), JobState.RUNNING)
-        await w.create(numbered(4, 1))
+        await w.state(await w.create(numbered_job(3, 1)), JobState.RUNNING)
+        await w.create(numbered_job(4, 1))
         assert "12 of 12 are used by" in why(w, 4)
         await w.controller.reservations.change(
             NAME, lambda r, _: replace(r, deleted_by="bo@x.example")
@@ -260,8 +260,8 @@ async def test_persistent_resource_reserves_replicas_in_relaxed_mode(tmp_path: P
     async with world(tmp_path, limit=3) as w:
         await reserve(w, 2)
         await in_state(w, RUNNING)
-        await w.state(await w.create(numbered(1, 1)), JobState.RUNNING)
-        await w.create(numbered(2, 1))
+        await w.state(await w.create(numbered_job(1, 1)), JobState.RUNNING)
+        await w.create(numbered_job(2, 1))
         assert why(w, 2) == "needs 1 replicas, and 3 of 3 replicas that may run at once are in use"
         await w.state(await w.create(on_lab(3, 1, 1)), JobState.RUNNING)
         await w.create(on_lab(4, 1))
@@ -312,7 +312,7 @@ async def test_persistent_resource_grows_and_shrinks_around_its_jobs(tmp_path: P
             await change_count(w, 1)
         await change_count(w, 2)
         assert w.controller.reservations.get(NAME).slots().total() == 2
-        await w.state(await w.create(numbered(3, 1, 1)), JobState.RUNNING)
+        await w.state(await w.create(numbered_job(3, 1, 1)), JobState.RUNNING)
         await change_count(w, 3)
         assert (await in_state(w, ReservationState.UPDATING)).slots().total() == 2
         w.engine.exit(JobUid(3), 1, PRIMARY, 0)
@@ -369,7 +369,7 @@ async def test_persistent_resource_counts_as_one_job_of_the_quota(tmp_path: Path
         await w.controller.capacity_changed()
         await reserve(w, 2)
         await in_state(w, RUNNING)
-        await w.create(numbered(1, 1))
+        await w.create(numbered_job(1, 1))
         assert "at most 1 job at once, and has persistent resource lab" in why(w, 1)
         await w.state(await w.create(on_lab(2, 1)), JobState.RUNNING)
         await w.state(await w.create(on_lab(3, 1)), JobState.RUNNING)
@@ -411,7 +411,7 @@ async def test_unused_reserved_machines_leave_a_drained_node(tmp_path: Path) -> 
         await w.controller.capacity_changed()
         await settle(w, lambda r: r is not None and (MACHINE.type, node) not in r.slots())
         await w.state(await w.create(on_lab(1, 1)), JobState.RUNNING)
-        await w.create(numbered(2, 1))
+        await w.create(numbered_job(2, 1))
         assert why(w, 2), "no other machine accepts jobs"
         await w.store.intake.undrain_node(node)
         await w.controller.capacity_changed()
@@ -436,7 +436,7 @@ async def test_persistent_resource_keeps_machines_despite_a_used_up_budget(tmp_p
         await reserve(w, 1)
         await in_state(w, RUNNING)
         await w.state(await w.create(on_lab(1, 1)), JobState.RUNNING)
-        await w.state(await w.create(numbered(2, 1)), JobState.RUNNING)
+        await w.state(await w.create(numbered_job(2, 1)), JobState.RUNNING)
         w.time += 2 * HOUR
         await w.store.intake.set_quota(QuotaKey("demo", GLOBAL, f"{CPU_HOURS}{HARD}"), 4)
         await w.controller.capacity_changed()

@@ -7,7 +7,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from tests.sim.scripted_world import PRIMARY, WORKER, World, numbered, world
+from tests.sim.scripted_world import PRIMARY, WORKER, World, numbered_job, world
 from tests.unit.jobs import job
 from trainshed.controller import steps
 from trainshed.controller.leftovers import settle_leftovers
@@ -94,10 +94,10 @@ async def test_job_without_its_tentative_capacity_does_not_start(
         monkeypatch.setattr(w.store.ledger, "commit", slow)
         first = await w.create(job(1))
         await w.state(first, JobState.RUNNING)
-        slower = await w.create(numbered(8, 1))
+        slower = await w.create(numbered_job(8, 1))
         w.engine.exit(first, 1, PRIMARY, 0)
         await w.state(first, JobState.SUCCEEDED)
-        urgent = await w.create(numbered(9, 1, scheduling=Scheduling(priority=5)))
+        urgent = await w.create(numbered_job(9, 1, scheduling=Scheduling(priority=5)))
         async with asyncio.timeout(60):
             while "waiting" not in await kinds(w, urgent):
                 await w.notices.wait_beyond(urgent, w.notices.count(urgent), 0.1)
@@ -119,14 +119,14 @@ async def test_late_start_failure_does_not_affect_the_next_attempt(
     async with world(tmp_path) as w:
         launch = w.engine.launch
 
-        async def refused(plans: Sequence[LaunchPlan]) -> None:
+        async def launch_and_reject(plans: Sequence[LaunchPlan]) -> None:
             monkeypatch.undo()
             await launch(plans)
             w.engine.exit(plans[0].job_uid, 1, PRIMARY, 139)
             await w.until(plans[0].job_uid, lambda stored: stored.attempt == 2)
             raise LaunchRejected("too late")
 
-        monkeypatch.setattr(w.engine, "launch", refused)
+        monkeypatch.setattr(w.engine, "launch", launch_and_reject)
         uid = await w.create(job(1))
         again = await w.until(
             uid, lambda stored: stored.attempt == 2 and stored.state is JobState.RUNNING

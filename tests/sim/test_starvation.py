@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.sim.simulation import Simulation, lived
+from tests.sim.simulation import Simulation, simulate
 from tests.sim.starvation import crowd, starved_jobs
 from trainshed.scheduler import planning
 
@@ -12,9 +12,9 @@ CROWDS = 3
 @pytest.mark.parametrize("seed", [*range(CROWDS), 26])
 def test_every_job_is_admitted_within_its_waiting_time_bound(seed: int) -> None:
     """spec/queue#order: small jobs may be backfilled but never starve a large job."""
-    world = lived(crowd(seed))
+    world = simulate(crowd(seed))
     assert not late_in(world)
-    waited = max(world.books.admitted[job.uid] - job.created for job in world.books.jobs.values())
+    waited = max(world.books.admissions[job.uid] - job.created for job in world.books.jobs.values())
     assert waited > world.scenario.policy.patience, (
         "no job waited longer than the limit, so the test proves nothing"
     )
@@ -30,5 +30,5 @@ def test_scheduler_without_reserved_capacity_exceeds_the_bound(
 
 def late_in(world: Simulation) -> list[str]:
     return list(
-        starved_jobs(world.books.jobs, world.books.admitted, world.scenario.policy.patience)
+        starved_jobs(world.books.jobs, world.books.admissions, world.scenario.policy.patience)
     )

@@ -140,7 +140,7 @@ class StudyService:
     def operation(self, name: str) -> Operation:
         return self._run(self.store.reader.operation(name))
 
-    def given(self, name: str) -> tuple[int, ...]:
+    def suggested_trials(self, name: str) -> tuple[int, ...]:
         """Return the trials of an operation."""
         operation = self.operation(name)
         assert operation.state is OperationState.SUCCEEDED, operation.error
@@ -225,7 +225,7 @@ def test_concurrently_changed_trial_is_not_suggested(how: str, when: str) -> Non
         study_service.advisor.meanwhile = interfere
     name = study_service.ask("ada", 2)
     study_service.serve()
-    assert study_service.given(name) == (2, 3)
+    assert study_service.suggested_trials(name) == (2, 3)
     assert [t.client for t in study_service.trials()] == (["bob"] if how == "taken" else []) + [
         "ada"
     ] * 2
@@ -292,7 +292,9 @@ def test_failing_suggestion_is_retried_and_finally_reports_its_error() -> None:
     failed = study_service.serve().operation(name)
     assert failed.error is not None and failed.error.code == 13
     assert "it died" in failed.error.message
-    assert study_service.given(next_one) == (1,), "the operation fails once and is retried"
+    assert study_service.suggested_trials(next_one) == (1,), (
+        "the operation fails once and is retried"
+    )
 
 
 def test_temporary_store_read_failure_is_retried() -> None:
@@ -310,7 +312,7 @@ def test_temporary_store_read_failure_is_retried() -> None:
     async def nothing() -> None: ...
 
     study_service.studies = Failing(study_service.studies, nothing)  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue] # as above
-    assert study_service.serve().given(name) == (1,)
+    assert study_service.serve().suggested_trials(name) == (1,)
 
 
 # --- early stopping ---

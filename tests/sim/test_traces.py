@@ -25,7 +25,9 @@ def soak_blocks(first: int, end: int) -> list[Any]:
 
 
 @cache
-def lived(seed: int, *, with_operator_rules: bool = False) -> tuple[str, str, set[str], float]:
+def compare_random_life(
+    seed: int, *, with_operator_rules: bool = False
+) -> tuple[str, str, set[str], float]:
     """Compare machine and reference over one random life of a job, optionally with an operator's rules.
 
     Returns:
@@ -52,7 +54,7 @@ def test_state_machine_and_reference_agree_on_every_step(block: int) -> None:
     for any order of reports.
     """
     for seed in range(block * LIVES, (block + 1) * LIVES):
-        differences = lived(seed)[0]
+        differences = compare_random_life(seed)[0]
         assert not differences, f"seed {seed}\n{differences}"
 
 
@@ -62,13 +64,13 @@ def test_state_machine_and_reference_agree_with_operator_rules(block: int) -> No
     growing memory.
     """
     for seed in range(block * LIVES, (block + 1) * LIVES):
-        differences = lived(seed, with_operator_rules=True)[0]
+        differences = compare_random_life(seed, with_operator_rules=True)[0]
         assert not differences, f"seed {seed}, {draw_operator_rules(f'of {seed}')}\n{differences}"
 
 
 def test_random_job_lives_reach_every_operator_rule() -> None:
     """The lives above must reach the operator's rules, so that the comparison covers them."""
-    lives = [lived(seed, with_operator_rules=True) for seed in range(2 * LIVES)]
+    lives = [compare_random_life(seed, with_operator_rules=True) for seed in range(2 * LIVES)]
     met = set[str]().union(*({ended, *continuations} for _, ended, continuations, _ in lives))
     assert met >= {
         "bad_device",
@@ -105,7 +107,7 @@ def test_reference_comparison_detects_a_budget_that_is_off_by_one(
 
 def test_random_job_lives_reach_every_outcome() -> None:
     """The lives above must have all possible outcomes, so that the comparison covers them."""
-    rules = {lived(seed)[1] for seed in range(LIVES)}
+    rules = {compare_random_life(seed)[1] for seed in range(LIVES)}
     assert rules >= {
         "primary_succeeded",
         "transient_exit",

@@ -12,7 +12,7 @@ from tests.sim.operator_rules import OperatorRules
 from tests.sim.plain_scenarios import plain
 from tests.sim.random_scenarios import scenario
 from tests.sim.scenario import HOUR, Character, OrderDrill, PlannedFault, Request, Scenario, Submit
-from tests.sim.simulation import lived
+from tests.sim.simulation import simulate
 from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND, job
 from trainshed.core.capacity import Node
@@ -35,7 +35,7 @@ def test_invariants_hold_in_random_simulations(block: int) -> None:
     released, and every job ends. Services, nodes, shims and zygotes die at random.
     """
     for seed in range(block * WORLDS // 8, (block + 1) * WORLDS // 8):
-        lived(scenario(seed))
+        simulate(scenario(seed))
 
 
 @pytest.mark.parametrize(
@@ -57,16 +57,16 @@ def test_service_survives_a_kill_at_every_commit(stored: bool, seed: int) -> Non
     difference. `./dev test-all` tests each commit, other runs every other one.
     """
     world = small(seed)
-    commits = lived(world).tally["commits"]
+    commits = simulate(world).tally["commits"]
     assert commits > 20
     for number in range(1, commits + 1, 1 if SOAKS else 2):
-        assert lived(world, (number, stored)).tally["crashes"] == 1
+        assert simulate(world, (number, stored)).tally["crashes"] == 1
 
 
 def test_service_killed_at_every_third_commit_still_finishes() -> None:
     """The world makes progress between any two kills, so it ends."""
     crashes = ((number, number % 2 == 0) for number in range(3, 600, 3))
-    assert lived(small(SMALL[0]), *crashes).tally["crashes"] > 5
+    assert simulate(small(SMALL[0]), *crashes).tally["crashes"] > 5
 
 
 def test_drill_fires_once_at_its_line_despite_kills() -> None:
@@ -74,10 +74,10 @@ def test_drill_fires_once_at_its_line_despite_kills() -> None:
     service is found later.
     """
     world = dataclasses.replace(killed_at_a_line(), downs=(20 * SECOND,))
-    commits = lived(world).tally["commits"]
+    commits = simulate(world).tally["commits"]
     for number in range(1, commits + 1):
         for stored in (False, True):
-            books = lived(world, (number, stored)).books
+            books = simulate(world, (number, stored)).books
             # The user repeats the order at the next service, if the first one died without a response.
             drills = books.jobs[JobUid(1)].drills
             assert all(drill.fired and drill.done for drill in drills)
@@ -104,7 +104,7 @@ def test_memory_growth_is_counted_before_admission() -> None:
         {hungry.uid: Character(60 * SECOND, oom=1.0), other.uid: Character(3600 * SECOND)},
         operator_rules=OperatorRules((growing,)),
     )
-    ends = lived(world).books.jobs
+    ends = simulate(world).books.jobs
     assert (ends[hungry.uid].attempt, ends[hungry.uid].memory_factor) == (2, 2.0)
     assert ends[hungry.uid].ended > ends[other.uid].ended
 
@@ -119,8 +119,8 @@ def test_restarted_service_releases_unused_slots() -> None:
         planned_faults=tuple(PlannedFault(CREATED, "refuse") for _ in range(3)),
         downs=(SECOND,),
     )
-    for number in range(1, lived(world).tally["commits"] + 1):
-        lived(world, (number, True))
+    for number in range(1, simulate(world).tally["commits"] + 1):
+        simulate(world, (number, True))
 
 
 def test_usage_matches_the_records_of_replicas() -> None:
@@ -132,18 +132,18 @@ def test_usage_matches_the_records_of_replicas() -> None:
         32,  # In this world a retried job fails during the absence of the service.
         [Submit(CREATED + at * HOUR, job) for at, job in enumerate(jobs)],
         {
-            job.uid: Character(20 * HOUR, killed=0.6 * (job.uid == 2), crash=0.6 * (job.uid == 3))
+            job.uid: Character(20 * HOUR, kill=0.6 * (job.uid == 2), crash=0.6 * (job.uid == 3))
             for job in jobs
         },
         crash_times=tuple(CREATED + at * 7 * HOUR for at in range(1, 9)),
         downs=(2 * HOUR,),
     )
-    made = lived(world)
+    made = simulate(world)
     assert made.books.rules >= Counter(("preempted", "replica_lost", "transient_exit"))
-    attempts = {uid: len(uses) for uid, uses in made.books.used.items()}
+    attempts = {uid: len(uses) for uid, uses in made.books.uses.items()}
     assert attempts == {uid: job.attempt for uid, job in made.books.jobs.items()}
-    used = sum(use.ended - use.began for uses in made.books.used.values() for use in uses)
-    recorded = sum(run.over - run.started for _, run in made.world.lived)
+    used = sum(use.ended - use.began for uses in made.books.uses.values() for use in uses)
+    recorded = sum(run.over - run.start_time for _, run in made.world.lived)
     assert recorded <= used <= 1.01 * recorded
 
 
@@ -175,4 +175,4 @@ def test_gang_is_not_placed_during_shutdown_or_lost_during_start(world: Scenario
     """Regression test: the scheduler decided endlessly about a replica without a node, and counted a gang as
     lost because of slots that were just requested (spec/invariants#one-incarnation).
     """
-    lived(world)
+    simulate(world)

@@ -175,7 +175,7 @@ class Life:
             return PreparationFailed(self.job.attempt, "cannot be prepared", cause)
         return RuntimePrepared(self.job.attempt)
 
-    def _preempted(self) -> Event:
+    def _preempt(self) -> Event:
         if self._budgets.random() < 0.3:
             return Preempted("its budget is used up", Cause.BUDGET)
         return Preempted("an on-demand job")
@@ -193,7 +193,7 @@ class Life:
     def _up(self) -> Event:
         dice = self.dice
         if dice.random() < self._leanings.preempt:
-            return self._preempted()
+            return self._preempt()
         if dice.random() < self._leanings.leave:
             return NodeLeft(dice.choice(NODES), "maintenance")
         if (homeless := self._homeless()) and dice.random() < 0.5:
@@ -219,10 +219,10 @@ class Life:
         if kind == "itself":
             return self._ends(replica)
         if kind == "gone":
-            return self._gone(replica, "never started")
+            return self._lose(replica, "never started")
         code = dice.choice((0, 1, 143)) if kind == "checkpoint" else None
         signal = None if code is not None else 15 if kind == "term" else 9
-        return self._exited(replica, code, signal, stopped=True)
+        return self._exit(replica, code, signal, stopped=True)
 
     def _ends(self, replica: Replica) -> Event:
         dice = self.dice
@@ -230,20 +230,20 @@ class Life:
         kind = dice.choices(kinds, weights)[0]
         match kind:
             case "success":
-                return self._exited(replica, 0, None)
+                return self._exit(replica, 0, None)
             case "crash":
-                return self._exited(replica, *dice.choice(_CRASHES))
+                return self._exit(replica, *dice.choice(_CRASHES))
             case "killed":
                 stalled = self._stalls.random() < 0.2
-                return self._exited(replica, None, dice.choice((9, 15)), stalled=stalled)
+                return self._exit(replica, None, dice.choice((9, 15)), stalled=stalled)
             case "exit":
-                return self._exited(replica, *dice.choice(_EXITS))
+                return self._exit(replica, *dice.choice(_EXITS))
             case "oom":
-                return self._exited(replica, None, 9, oom=True)
+                return self._exit(replica, None, 9, oom=True)
             case _:
-                return self._gone(replica, "its shim is gone", by_service=kind == "service")
+                return self._lose(replica, "its shim is gone", by_service=kind == "service")
 
-    def _gone(self, replica: Replica, cause: str, *, by_service: bool = False) -> ReplicaLost:
+    def _lose(self, replica: Replica, cause: str, *, by_service: bool = False) -> ReplicaLost:
         """End a replica without a record. On a cluster that reports causes, most losses of a life have the
         same cause.
         """
@@ -254,7 +254,7 @@ class Life:
         attempt = self.job.attempt
         return ReplicaLost(attempt, replica.id, replica.incarnation, cause, by_service, loss)
 
-    def _exited(
+    def _exit(
         self,
         replica: Replica,
         code: int | None,
@@ -278,7 +278,7 @@ class Life:
 
     def _stopping(self) -> Event:
         if self.dice.random() < self._leanings.preempt:
-            return self._preempted()
+            return self._preempt()
         return self._obeys(self.dice.choice([r for r in self.job.replicas if not r.state.is_over]))
 
     def _over(self) -> Event:

@@ -40,13 +40,13 @@ class Families:
     models: list[ModelVersion] = field(default_factory=list[ModelVersion])
     wrong: list[str] = field(default_factory=list[str])
 
-    def created(self, work: Work) -> None:
+    def record_creation(self, work: Work) -> None:
         if not isinstance(work, Job):
             self.works[work.uid] = work
         elif work.parent is not None:
             self.jobs[work.uid] = work
 
-    def committed(self, commit: Commit) -> None:
+    def check_commit(self, commit: Commit) -> None:
         """Check a stored step against its rows."""
         work = commit.job
         if isinstance(work, Job):

@@ -35,10 +35,10 @@ class SimulatedTuning:
     points: int | None = None
     trials: dict[int, Trial] = field(default_factory=dict[int, Trial])
     jobs: dict[int, Job | None] = field(default_factory=dict[int, Job | None])
-    measured: dict[int, tuple[Measurement, ...]] = field(
+    measurements: dict[int, tuple[Measurement, ...]] = field(
         default_factory=dict[int, tuple[Measurement, ...]]
     )
-    stored: dict[int, tuple[Measurement, ...]] = field(
+    stored_measurements: dict[int, tuple[Measurement, ...]] = field(
         default_factory=dict[int, tuple[Measurement, ...]]
     )
     summaries: dict[int, SeenSummaries] = field(default_factory=dict[int, SeenSummaries])
@@ -66,17 +66,20 @@ class SimulatedTuning:
         self.trials |= transition.trials
         self.timeline += step.timeline
         for number, measurement in transition.measurements:
-            self.stored[number] = (*self.stored.get(number, ()), measurement)
+            self.stored_measurements[number] = (
+                *self.stored_measurements.get(number, ()),
+                measurement,
+            )
         return self
 
     def _sight(self, number: int) -> Sight:
-        measured = self.measured.get(number, ())
+        measured = self.measurements.get(number, ())
         tags = tuple({name: None for point in measured for name, _ in point.metrics})
         return Sight(
             self.trials[number],
             self.jobs[number],
             tuple(point for point in measured if point.value(METRIC) is not None),
-            self.stored.get(number, ()),
+            self.stored_measurements.get(number, ()),
             tags,
             self.summaries.get(number),
         )
@@ -98,10 +101,10 @@ class SimulatedTuning:
 
     def reports(self, number: int, *values: float, tag: str = METRIC) -> "SimulatedTuning":
         """Add measurements of the program, at steps 1, 2, …"""
-        before = self.measured.get(number, ())
+        before = self.measurements.get(number, ())
         steps = itertools.count(len(before) + 1)
         new = (Measurement(((tag, value),), next(steps)) for value in values)
-        self.measured[number] = (*before, *new)
+        self.measurements[number] = (*before, *new)
         return self
 
     def becomes(self, number: int, state: JobState, message: str = "") -> "SimulatedTuning":

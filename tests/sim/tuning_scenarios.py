@@ -81,7 +81,7 @@ def with_tuning_job(number: int = 8000, *, trials: int = 3) -> tuple[Pipeline, T
     return pipelines.create_pipeline(made, backing), backing
 
 
-def joined(world: Scenario) -> Scenario:
+def add_tuning(world: Scenario) -> Scenario:
     """Return the world, with some tuning jobs and pipelines in one of three worlds."""
     dice = random.Random(f"families {world.seed}")
     if dice.random() > 1 / 3:

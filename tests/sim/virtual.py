@@ -74,9 +74,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._clock_resolution = 1e-6
         #: A thread works while the loop stands still (`group_commit`).
         self.waits_for_thread = False
-        self.set_exception_handler(self._failed)
+        self.set_exception_handler(self._record_failure)
 
-    def _failed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _record_failure(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         failure = context.get("exception")
         if isinstance(failure, Exception):
             self._failures.append(failure)

@@ -42,7 +42,7 @@ class Demands:
     #: Wanted starts that have not been made, with their times (ns of true time).
     open: dict[Key, int] = field(default_factory=dict[Key, int])
 
-    def stored(self, job: Job, now: int) -> None:
+    def record_commit(self, job: Job, now: int) -> None:
         """Record the requests of a job that was committed at `now`, in ns of true time."""
         uid, attempt = job.uid, job.attempt
         self.commits += 1
@@ -175,7 +175,7 @@ class WatchedEngine(SimEngine):
                 )
         now = self._books.world.clock.now
         for replica in job.replicas:
-            since = self._books.drained.get(replica.node or "", now)
+            since = self._books.drain_times.get(replica.node or "", now)
             if replica.id in started and now - since > _SETTLES:
                 self._wrong(uid, f"{replica.id} is started on {replica.node}, which is drained")
 

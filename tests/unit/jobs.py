@@ -70,7 +70,7 @@ def job(
     return Job(JobUid(7), name, "a job", "{}", CREATED, CREATED, spec=spec)
 
 
-def exited(
+def exit_record(
     code: int | None = 0,
     *,
     signal: int | None = None,
@@ -120,15 +120,15 @@ class Life:
 
         After that, the job either runs on nodes `a`, `b`, …, with one replica each, or has finished.
         """
-        while demanded := tuple(self._done()):
+        while demanded := tuple(self._end_due()):
             self.see(*demanded)
         return self
 
     def exits(
         self, replica: ReplicaId = PRIMARY, code: int | None = 0, **how: bool | int | str
     ) -> "Life":
-        """Report the end of a replica one second after it happened. `how` has the arguments of `exited`."""
-        record = exited(code, **{"ended": self.now + SECOND, **how})  # pyright: ignore[reportArgumentType] # by name
+        """Report the end of a replica one second after it happened. `how`: arguments of `exit_record`."""
+        record = exit_record(code, **{"ended": self.now + SECOND, **how})  # pyright: ignore[reportArgumentType] # by name
         known = self.replica(replica)
         return self.see(ReplicaExited(self.job.attempt, replica, known.incarnation, record))
 
@@ -160,7 +160,7 @@ class Life:
         """Message of the last verdict."""
         return [entry.message for entry in self.timeline if entry.kind == "verdict"][-1]
 
-    def _done(self) -> Iterator[Event]:
+    def _end_due(self) -> Iterator[Event]:
         subject = self.job
         for due in deadlines(subject):
             if isinstance(due.event, PauseOver):
@@ -179,11 +179,11 @@ class Life:
                     for replica, incarnation in waiting:
                         yield ReplicaStarted(attempt, replica, incarnation, self.now + SECOND)
                 case StopReplica() | StopReplicas():
-                    yield from self._stopped(instruction)
+                    yield from self._stop(instruction)
                 case _:
                     pass
 
-    def _stopped(self, instruction: StopReplica | StopReplicas) -> Iterator[Event]:
+    def _stop(self, instruction: StopReplica | StopReplicas) -> Iterator[Event]:
         for r in self.job.replicas:
             if r.state.is_over or instruction.attempt != self.job.attempt:
                 continue
@@ -192,5 +192,5 @@ class Life:
             if r.state is ReplicaState.WAITING:
                 yield ReplicaLost(instruction.attempt, r.id, r.incarnation, "never started")
             else:
-                record = exited(143, stopped=True, ended=self.now + SECOND)
+                record = exit_record(143, stopped=True, ended=self.now + SECOND)
                 yield ReplicaExited(instruction.attempt, r.id, r.incarnation, record)

@@ -90,7 +90,7 @@ def ml(**training: Any) -> JobSpec:
     return spec
 
 
-def started(spec: JobSpec, label: str = "", value: str = "") -> Job:
+def placed_job(spec: JobSpec, label: str = "", value: str = "") -> Job:
     """Return a job with one placed replica. If `value` is set, the job has the label `label`."""
     placed = (Replica(PRIMARY, node="node", incarnation=1),)
     labels = ((label, value),) if value else ()
@@ -107,7 +107,7 @@ def launch_plan(
     return launch_plans(subject, slots, prepared, defaults or LaunchDefaults(), {PRIMARY: 1})[0]
 
 
-def refused(reading: Callable[[], object]) -> dict[str, str]:
+def rejected_fields(reading: Callable[[], object]) -> dict[str, str]:
     """Return the violation description of each invalid field, in order."""
     with pytest.raises(InvalidRequest) as refusal:
         reading()
@@ -118,7 +118,7 @@ def refused(reading: Callable[[], object]) -> dict[str, str]:
 
 def pool(**changes: Any) -> Request:
     """Return a Vertex worker pool of one n1-standard-4 that runs a package. None removes a field."""
-    return _changed(
+    return _change(
         {
             "machineSpec": {"machineType": "n1-standard-4"},
             "replicaCount": "1",
@@ -133,11 +133,11 @@ def pool(**changes: Any) -> Request:
 
 
 def package(**changes: Any) -> Request:
-    return pool(pythonPackageSpec=_changed(pool()["pythonPackageSpec"], changes))
+    return pool(pythonPackageSpec=_change(pool()["pythonPackageSpec"], changes))
 
 
 def container(**changes: Any) -> Request:
-    spec = _changed({"imageUri": CUSTOM_IMAGE}, changes)
+    spec = _change({"imageUri": CUSTOM_IMAGE}, changes)
     return pool(pythonPackageSpec=None, containerSpec=spec)
 
 
@@ -152,7 +152,7 @@ def ml_job(
     """Return an `ml` job on scale tier BASIC. None removes a field of trainingInput."""
     job: Request = {
         "jobId": job_id,
-        "trainingInput": _changed(
+        "trainingInput": _change(
             {
                 "scaleTier": "BASIC",
                 "packageUris": ["gs://bucket/trainer-0.1.tar.gz"],
@@ -167,6 +167,6 @@ def ml_job(
     return job if labels is None else {**job, "labels": dict(labels)}
 
 
-def _changed(values: Request, changes: Mapping[str, Any]) -> Request:
+def _change(values: Request, changes: Mapping[str, Any]) -> Request:
     merged = {**copy.deepcopy(values), **changes}
     return {name: value for name, value in merged.items() if value is not None}

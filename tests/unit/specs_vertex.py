@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.unit.specs_requests import FakeRuntimes, Request, custom_job, pool, refused
+from tests.unit.specs_requests import FakeRuntimes, Request, custom_job, pool, rejected_fields
 from trainshed.core.job import JobDraft, JobSpec
 from trainshed.core.specs.vertex import parse_custom_job
 
@@ -15,7 +15,7 @@ def parse(request: Request) -> JobDraft[JobSpec]:
 
 
 def violations(request: Request) -> dict[str, str]:
-    return refused(lambda: parse(request))
+    return rejected_fields(lambda: parse(request))
 
 
 def machine(**spec: Any) -> Request:
@@ -26,7 +26,7 @@ def with_gpus(kind: str, count: int, machine_type: str = "n1-standard-4") -> Req
     return machine(machineType=machine_type, acceleratorType=kind, acceleratorCount=count)
 
 
-def labelled(**labels: str) -> Request:
+def labelled_job(**labels: str) -> Request:
     return {**custom_job(), "labels": labels}
 
 

@@ -57,10 +57,13 @@ def test_every_method_requires_its_permission_in_every_project_of_the_request() 
         is_within = not where or places == ["own"] or method in OF_NO_PROJECT
         is_its_own = not (where and permission.startswith(SERVICE_PREFIXES))
         is_held = permission in ROLES[role] and is_within and is_its_own
-        assert allowed(ana, method, places) == (is_held or method in FOR_EVERYBODY), (role, method)
+        assert is_allowed(ana, method, places) == (is_held or method in FOR_EVERYBODY), (
+            role,
+            method,
+        )
 
 
-def allowed(principal: Principal, method: str, places: list[str]) -> bool:
+def is_allowed(principal: Principal, method: str, places: list[str]) -> bool:
     try:
         authorize(principal, method, places)
     except PermissionDenied:

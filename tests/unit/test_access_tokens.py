@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from tests.people import known, owned
+from tests.people import add_user, create_authority
 from trainshed.access.book import (
     AccessBook,
     AccessFile,
@@ -30,9 +30,9 @@ ANA = "ana@corp.example"
 
 def test_token_authenticates_until_it_is_deleted_or_expires() -> None:
     now = 0
-    authority, owner = owned(lambda: now)
+    authority, owner = create_authority(lambda: now)
     assert authority.authenticate(f"Bearer {owner}").email == OWNER_EMAIL
-    token = known(authority, ANA, "roles/viewer", "vision")
+    token = add_user(authority, ANA, "roles/viewer", "vision")
     principal = authority.authenticate(f"bearer {token}")
     assert principal.rights.projects == {"vision": ROLES["roles/viewer"]}
     assert (principal.email, principal.rights.everywhere) == (ANA, frozenset())
@@ -53,8 +53,8 @@ def test_token_authenticates_until_it_is_deleted_or_expires() -> None:
 
 
 def test_access_book_survives_a_round_trip_and_contains_no_token() -> None:
-    authority, owner = owned(lambda: 0)
-    token = known(authority, ANA, "roles/ml.developer", "vision")
+    authority, owner = create_authority(lambda: 0)
+    token = add_user(authority, ANA, "roles/ml.developer", "vision")
     robot = "ci@vision.iam.gserviceaccount.com"
     book = (
         authority.book.with_project(Project("vision", 7, "Vision", {"team": "a"}))
@@ -100,7 +100,7 @@ def test_cost_of_authorization_is_independent_of_the_number_of_users() -> None:
 
     def submits(people: int, projects: int) -> Callable[[], None]:
         emails = [f"person{number}@corp.example" for number in range(people)]
-        authority, _ = owned(lambda: 0)
+        authority, _ = create_authority(lambda: 0)
         places = [(email, f"p{number % projects}") for number, email in enumerate(emails)]
         places += [(emails[3], f"p{number}") for number in range(projects)]
         policy = Policy(Grant(at, "roles/aiplatform.user", f"user:{who}") for who, at in places)

@@ -58,7 +58,7 @@ def test_verdict_severity_follows_its_effect(effect: str, severity: Severity) ->
     assert [entry.severity for entry in service_entries(job(), [verdict])] == [severity]
 
 
-def rendered(entry: Entry) -> Any:
+def render(entry: Entry) -> Any:
     return to_public(message(entry))
 
 
@@ -66,7 +66,7 @@ def test_plain_text_line_is_rendered_as_text_payload() -> None:
     line = LogLine(
         JobUid(7), 1, ReplicaId(1, 2), 3, 1_500_000_000, Stream.STDERR, "hi", Severity.ERROR
     )
-    view = rendered(replica_entry(NAME, line))
+    view = render(replica_entry(NAME, line))
     assert view == {
         "insertId": line.insert_id,
         "timestamp": "1970-01-01T00:00:01.500Z",
@@ -93,11 +93,11 @@ def test_json_line_that_clients_cannot_parse_is_sent_as_text(text: str) -> None:
     entry = Entry(source, 1, "", reading.severity, text, reading.payload)
     sent = message(entry).SerializeToString()
     assert type(message(entry)).FromString(sent) == message(entry)
-    assert rendered(entry)["textPayload"] == text
+    assert render(entry)["textPayload"] == text
 
 
 def test_json_line_keeps_its_fields_in_the_log_entry() -> None:
     line = LogLine(
         JobUid(7), 1, ReplicaId(0, 0), 0, 1, Stream.STDOUT, "m", Severity.INFO, {"loss": 0.5}
     )
-    assert rendered(replica_entry(NAME, line))["jsonPayload"] == {"loss": 0.5, "message": "m"}
+    assert render(replica_entry(NAME, line))["jsonPayload"] == {"loss": 0.5, "message": "m"}

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.open_files import opened
+from tests.open_files import find_open_files
 from tests.unit.storage_api import ITEM, UPLOAD, Ask, ask, put_object, store
 from trainshed.buckets.callers import Caller
 from trainshed.buckets.disk.objects import ObjectStore
@@ -216,9 +216,9 @@ def test_failed_copy_closes_its_source(
 ) -> None:
     put_object(ask, "x", b"1")
     monkeypatch.setattr(store, "stage", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
-    before = opened(store.root)
+    before = find_open_files(store.root)
     assert ask("POST", ITEM + "x/copyTo/b/bucket/o/c").status == 503
-    assert opened(store.root) == before
+    assert find_open_files(store.root) == before
 
 
 def test_bucket_deleted_during_a_list_is_omitted(

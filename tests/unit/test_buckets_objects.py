@@ -154,12 +154,12 @@ class TestWritesThroughTheDirectory:
         path_of(store, "f").write_bytes(b"hello")
         os.utime(path_of(store, "f"), (1, 1))
 
-        def hashed(fd: int) -> Digest:
+        def change_and_hash(fd: int) -> Digest:
             monkeypatch.undo()
             store.patch(ObjectRef(BUCKET, "f"), lambda old: replace(old, metadata={"k": "v"}))
             return digest_file(fd)
 
-        monkeypatch.setattr(records if is_copy else objects, "digest_file", hashed)
+        monkeypatch.setattr(records if is_copy else objects, "digest_file", change_and_hash)
         store.read_record(ObjectRef(BUCKET, "f"))
         record = store.read_record(ObjectRef(BUCKET, "f"))
         assert (record.metadata, record.crc32c) == ({"k": "v"}, "mnG7TA==")

@@ -88,13 +88,13 @@ def test_replica_memory_demand_includes_engine_overhead() -> None:
     pools = (replace(made.spec.pools[0], machine=small),)
     made = replace(made, spec=replace(made.spec, pools=pools))
 
-    def counted(policy: Policy, factor: float = 1.0) -> int:
+    def memory_demand(policy: Policy, factor: float = 1.0) -> int:
         return gang(replace(made, memory_factor=factor), policy).replicas[0][1].memory_bytes
 
-    assert counted(Policy()) == 1024 * mib
-    assert counted(Policy(), 2.0) == 2 * gib
-    assert counted(Policy(memory_cap=400 * mib)) == 400 * mib
-    assert counted(Policy(memory_cap=400 * mib), 2.0) == 400 * mib
-    assert counted(Policy(memory_cap=4 * gib)) == 1024 * mib
-    assert counted(Policy(memory_overhead=256 * mib)) == 1156 * mib
-    assert counted(Policy(memory_cap=400 * mib, memory_overhead=256 * mib)) == 656 * mib
+    assert memory_demand(Policy()) == 1024 * mib
+    assert memory_demand(Policy(), 2.0) == 2 * gib
+    assert memory_demand(Policy(memory_cap=400 * mib)) == 400 * mib
+    assert memory_demand(Policy(memory_cap=400 * mib), 2.0) == 400 * mib
+    assert memory_demand(Policy(memory_cap=4 * gib)) == 1024 * mib
+    assert memory_demand(Policy(memory_overhead=256 * mib)) == 1156 * mib
+    assert memory_demand(Policy(memory_cap=400 * mib, memory_overhead=256 * mib)) == 656 * mib

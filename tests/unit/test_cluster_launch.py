@@ -193,15 +193,15 @@ def test_newer_framework_gets_variables_that_restore_the_old_behaviour() -> None
     """spec/runtimes#substitutes: the user can override the variable or request the opposite behaviour."""
     old_way = OldWay("LOADS_ALL", "1", unless="LOADS_LITTLE")
 
-    def given(env: tuple[tuple[str, str], ...] = ()) -> dict[str, str]:
+    def variables_with(env: tuple[tuple[str, str], ...] = ()) -> dict[str, str]:
         pool = SINGLE.pools[0]
         runtime = replace(pool.program.runtime, old_ways=(old_way,))
         program = replace(pool.program, runtime=runtime, env=env)
         return environ(replace(SINGLE, pools=(replace(pool, program=program),)), PRIMARY)
 
-    assert given()["LOADS_ALL"] == "1"
-    assert given((("LOADS_ALL", "0"),))["LOADS_ALL"] == "0"
-    assert "LOADS_ALL" not in given((("LOADS_LITTLE", "1"),))
+    assert variables_with()["LOADS_ALL"] == "1"
+    assert variables_with((("LOADS_ALL", "0"),))["LOADS_ALL"] == "0"
+    assert "LOADS_ALL" not in variables_with((("LOADS_LITTLE", "1"),))
 
 
 def test_stall_label_of_any_size_can_be_encoded() -> None:

@@ -121,24 +121,24 @@ class ThreadedTracker:
         )
         self.tracker.set_nodes([Node(name, 4, 2**40) for name in nodes])
 
-    async def delivered(self) -> list[JobUid]:
+    async def wait_for_decisions(self) -> list[JobUid]:
         """Return the jobs with a decision, after the running call of `decide` has finished."""
         async with asyncio.timeout(60):
             return [decision.uid for decision in await self._delivered.get()]
 
     async def next_decisions(self) -> list[JobUid]:
         assert self.tracker.decide(NOW) == ()
-        return await self.delivered()
+        return await self.wait_for_decisions()
 
 
-def numbered(uid: int) -> Job:
+def numbered_job(uid: int) -> Job:
     return replace(job(1), uid=JobUid(uid), name=replace(job(1).name, job_id=str(uid)))
 
 
 async def test_changes_during_a_decision_are_visible_and_cause_another_decision() -> None:
     """ADR 12: only the parts of a decision that are still valid take effect."""
     scene = ThreadedTracker("a", "b")
-    first, second, third = numbered(7), numbered(8), numbered(9)
+    first, second, third = numbered_job(7), numbered_job(8), numbered_job(9)
     for placed in (first, second):
         scene.tracker.put(placed)
     assert scene.tracker.decide(NOW) == ()
@@ -148,7 +148,7 @@ async def test_changes_during_a_decision_are_visible_and_cause_another_decision(
     assert scene.tracker.decide(NOW) == (), "only one decision runs at a time"
     assert scene.tracker.queue_length == 3
     assert [status.replicas for status in scene.tracker.node_statuses()] == [(), ()]
-    assert await scene.delivered() == [first.uid]
+    assert await scene.wait_for_decisions() == [first.uid]
     assert scene.tracker.queue_length == 2
     assert await scene.next_decisions() == []
     waiting = scene.tracker.why(third.uid, NOW)
@@ -157,12 +157,12 @@ async def test_changes_during_a_decision_are_visible_and_cause_another_decision(
 
 async def test_preflight_does_not_change_capacity_or_block_decisions() -> None:
     scene = ThreadedTracker("a")
-    answers = [asyncio.create_task(scene.tracker.preflight(numbered(7), NOW)) for _ in range(3)]
+    answers = [asyncio.create_task(scene.tracker.preflight(numbered_job(7), NOW)) for _ in range(3)]
     await asyncio.sleep(0)
     answers[1].cancel()
     assert scene.tracker.queue_length == 0
     assert scene.tracker.position(JobUid(7)) == 0
-    scene.tracker.put(numbered(8))
+    scene.tracker.put(numbered_job(8))
     assert await scene.next_decisions() == [8]
     assert (await answers[0]).places == ((str(PRIMARY), "a"),)
     assert await answers[2]
@@ -173,11 +173,13 @@ async def test_waiting_preflights_are_rejected_when_the_service_stops(
 ) -> None:
     scene, answer, preflight = ThreadedTracker("a"), threading.Event(), explaining.preflight
 
-    def answered(snapshot: Snapshot, gang: GangRequest, now: Nanos) -> explaining.Preflight:
+    def wait_and_preflight(
+        snapshot: Snapshot, gang: GangRequest, now: Nanos
+    ) -> explaining.Preflight:
         assert answer.wait(60)
         return preflight(snapshot, gang, now)
 
-    monkeypatch.setattr(explaining, "preflight", answered)
+    monkeypatch.setattr(explaining, "preflight", wait_and_preflight)
     first, second = (asyncio.create_task(scene.tracker.preflight(job(1), NOW)) for _ in range(2))
     await asyncio.sleep(0)
     scene.tracker.refuse(Unavailable("it stops"))

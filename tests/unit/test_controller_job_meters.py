@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from tests.unit.jobs import SECOND, exited, job
+from tests.unit.jobs import SECOND, exit_record, job
 from trainshed.controller.steps import count_step
 from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
@@ -10,7 +10,7 @@ from trainshed.core.names import ReplicaId
 from trainshed.telemetry.meters import Histogram, Meters
 
 
-def placed(waiting: Job) -> Job:
+def place(waiting: Job) -> Job:
     replica = Replica(ReplicaId(0, 0), node="n1")
     return replace(waiting, attempt=1, phase=AttemptState.PREPARING, replicas=(replica,))
 
@@ -22,14 +22,14 @@ def count(histogram: Histogram, *labels: str) -> tuple[int, float]:
 
 def test_metrics_count_each_end_restart_and_log_line_once() -> None:
     meters = Meters()
-    running = replace(placed(job()), state=JobState.RUNNING, phase=AttemptState.RUNNING)
+    running = replace(place(job()), state=JobState.RUNNING, phase=AttemptState.RUNNING)
     (replica,) = running.replicas
     restarted = replace(
         running, replicas=(replace(replica, restarts=(("replica_lost", 2),), incarnation=3),)
     )
     count_step(meters, running, restarted, 0)
     count_step(meters, restarted, restarted, 0)
-    ended = replace(replica, state=ReplicaState.EXITED, exit=replace(exited(1), log_lines=7))
+    ended = replace(replica, state=ReplicaState.EXITED, exit=replace(exit_record(1), log_lines=7))
     stopping = replace(restarted, replicas=(ended,), retries=(("internal_error", 1),))
     count_step(meters, restarted, stopping, 0)
     over = replace(
@@ -45,7 +45,7 @@ def test_metrics_count_each_end_restart_and_log_line_once() -> None:
 
 def test_metrics_measure_waiting_and_starting_times() -> None:
     meters, waiting = Meters(), job()
-    admitted = placed(waiting)
+    admitted = place(waiting)
     count_step(meters, waiting, admitted, waiting.created + 3 * SECOND)
     running = replace(
         admitted,

@@ -36,7 +36,7 @@ class Log(LogReader):
         return LogPage(() if after else (line,), None)
 
 
-def drilled(*patterns: str) -> Job:
+def job_with_drills(*patterns: str) -> Job:
     drills = tuple(
         Drill(number, DrillKind.KILL, PRIMARY, CREATED, at_line=pattern)
         for number, pattern in enumerate(patterns, start=1)
@@ -54,7 +54,7 @@ async def test_drill_line_printed_before_the_replica_start_event_is_found() -> N
     log.released.set()
     fired: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
     watchers = Watchers(log, lambda: CREATED, lambda _, event: fired.set_result(event))
-    drilled_job = drilled("step 7")
+    drilled_job = job_with_drills("step 7")
     watchers.lines_written(replace(drilled_job, phase=AttemptState.STARTING, replicas=()))
     await asyncio.sleep(0)
     assert not log.asked.is_set()
@@ -67,9 +67,9 @@ async def test_drill_ordered_during_a_log_search_finds_the_last_line() -> None:
     log = Log("step 7")
     fired: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
     watchers = Watchers(log, lambda: CREATED, lambda _, event: fired.set_result(event))
-    watchers.lines_written(drilled("never"))
+    watchers.lines_written(job_with_drills("never"))
     await log.asked.wait()
-    watchers.lines_written(drilled("never", "step 7"))
+    watchers.lines_written(job_with_drills("never", "step 7"))
     log.released.set()
     assert await asyncio.wait_for(fired, 60) == DrillTriggered(2, CREATED)
     watchers.close()

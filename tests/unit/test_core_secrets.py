@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.unit.specs_requests import container, custom_job, refused, vertex
+from tests.unit.specs_requests import container, custom_job, rejected_fields, vertex
 from trainshed.core.cluster import Endpoint
 from trainshed.core.environment import PlacedAttempt, arguments, environment
 from trainshed.core.job import JobSpec
@@ -25,7 +25,7 @@ PRIMARY = ReplicaId(0, 0)
 VALUES = {SecretRef("db"): "hunter2 $(HOME)", SecretRef("api-key", 3): "k3y"}
 
 
-def parsed(env: dict[str, str], *args: str) -> JobSpec:
+def parse_spec(env: dict[str, str], *args: str) -> JobSpec:
     spec = {"args": list(args), "env": [{"name": n, "value": v} for n, v in env.items()]}
     return vertex(custom_job(container(**spec)))
 
@@ -33,14 +33,14 @@ def parsed(env: dict[str, str], *args: str) -> JobSpec:
 def launch_of(env: dict[str, str], *args: str) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return (argv, environ) of the launch plan of the primary."""
     name = JobName(Api.VERTEX, "p", "us-central1", "7")
-    spec = parsed(env, *args)
+    spec = parse_spec(env, *args)
     gang = PlacedAttempt(name, spec, {PRIMARY: Endpoint("h", 2222)}, 3333)
     environ = dict(environment(gang, PRIMARY))
     return arguments(spec, PRIMARY, environ), environ
 
 
 def violations(env: dict[str, str], *args: str) -> dict[str, str]:
-    return refused(lambda: parsed(env, *args))
+    return rejected_fields(lambda: parse_spec(env, *args))
 
 
 def test_launch_plan_has_secret_names_and_the_program_gets_values() -> None:
@@ -114,7 +114,7 @@ def test_secret_reference_in_an_argument_is_rejected() -> None:
 def test_image_cannot_read_secrets_by_forged_markers() -> None:
     """Secret markers count only in environment variables of the job. Elsewhere they are plain text."""
     name, mark = JobName(Api.VERTEX, "p", "us-central1", "7"), "\ufdd0db\ufdd1"
-    spec = parsed({"OWN": "$(FROM_IMAGE)"})
+    spec = parse_spec({"OWN": "$(FROM_IMAGE)"})
     gang = PlacedAttempt(name, spec, {PRIMARY: Endpoint("h", 2222)}, 3333)
     environ = environment(gang, PRIMARY, image={"FROM_IMAGE": mark})
     argv = arguments(spec, PRIMARY, dict(environ), entrypoint=("run", mark), command=(mark,))

@@ -24,7 +24,7 @@ def split_of(buckets: Memory, split: str) -> list[dict[str, Any]]:
     return [json.loads(line) for part in shards(buckets, split) for line in part.splitlines()]
 
 
-def imported(
+def import_items(
     form: str, content: str, name: str = "gs://b/in.csv", rule: SplitRule = ALL
 ) -> dict[str, list[dict[str, Any]]]:
     buckets = Memory({name: content.encode()}, block=5)
@@ -87,7 +87,7 @@ def imported(
     ],
 )
 def test_csv_lines_become_json_items(form: str, line: str, expected: dict[str, Any]) -> None:
-    together = [item for split in imported(form, f"{line}\n").values() for item in split]
+    together = [item for split in import_items(form, f"{line}\n").values() for item in split]
     assert together == [expected]
 
 
@@ -95,7 +95,7 @@ def test_bounding_boxes_of_one_image_are_merged() -> None:
     lines = (
         "gs://b/1.jpg,a,0,0,,,1,1,,\ngs://b/1.jpg,b,0,0,1,0,1,1,0,1\ngs://b/2.jpg,c,0,0,,,1,1,,\n"
     )
-    first, second = imported("image_bounding_box", lines)["training"]
+    first, second = import_items("image_bounding_box", lines)["training"]
     assert [box["displayName"] for box in first["boundingBoxAnnotations"]] == ["a", "b"]
     assert second["imageGcsUri"] == "gs://b/2.jpg"
 
@@ -119,7 +119,7 @@ def test_ml_use_of_an_item_overrides_the_fractions() -> None:
         f"{use},gs://b/{n}.jpg,a\n"
         for n, use in enumerate(["TRAIN", "VALIDATE", "TEST", "training"])
     )
-    items = imported(IMAGE, lines)
+    items = import_items(IMAGE, lines)
     expected = {"training": 2, "validation": 1, "test": 1}
     assert {split: len(rows) for split, rows in items.items()} == expected
 
@@ -140,7 +140,7 @@ def test_ml_use_of_an_item_overrides_the_fractions() -> None:
 )  # fmt: skip
 def test_error_of_an_item_contains_its_line(form: str, name: str, content: str, words: str) -> None:
     with pytest.raises(DataRefused) as refused:
-        imported(form, content, f"gs://b/{name}")
+        import_items(form, content, f"gs://b/{name}")
     assert words in str(refused.value)
 
 
@@ -163,7 +163,7 @@ def test_json_items_have_both_forms_of_a_label(line: dict[str, Any], more: dict[
     """Official notebooks read the list. The schema of a single label has no list."""
     together = [
         item
-        for split in imported(TEXT, json.dumps(line), name="a.jsonl").values()
+        for split in import_items(TEXT, json.dumps(line), name="a.jsonl").values()
         for item in split
     ]
     assert together == [{**line, **more}]
@@ -178,7 +178,7 @@ def test_json_segmentations_are_unchanged() -> None:
         },
         "dataItemResourceLabels": {ML_USE: "test"},
     }
-    splits = imported("image_segmentation", json.dumps(item), "gs://b/in.jsonl")
+    splits = import_items("image_segmentation", json.dumps(item), "gs://b/in.jsonl")
     assert splits == {"training": [], "validation": [], "test": [item]}
-    bare = imported("image_segmentation", "gs://b/2.jpg")
+    bare = import_items("image_segmentation", "gs://b/2.jpg")
     assert bare["training"] == [{"imageGcsUri": "gs://b/2.jpg"}]

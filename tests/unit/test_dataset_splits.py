@@ -26,7 +26,7 @@ def rows(split: list[bytes]) -> list[list[str]]:
     return records
 
 
-def numbered(count: int) -> bytes:
+def numbered_rows(count: int) -> bytes:
     return HEADER + b"".join(b"%d,row\n" % number for number in range(count))
 
 
@@ -35,7 +35,7 @@ def all_rows(buckets: Memory) -> dict[str, list[list[str]]]:
 
 
 def test_default_fractions_assign_every_row_to_one_split() -> None:
-    buckets = Memory({"gs://b/in/a.csv": numbered(5_000)}, block=1_000)
+    buckets = Memory({"gs://b/in/a.csv": numbered_rows(5_000)}, block=1_000)
     counts = write_files(table_plan(), buckets)
     by_split = all_rows(buckets)
     together = [int(row[0]) for split in by_split.values() for row in split]
@@ -46,7 +46,7 @@ def test_default_fractions_assign_every_row_to_one_split() -> None:
 
 
 def test_second_attempt_writes_the_same_files_and_deletes_other_files() -> None:
-    source = {"gs://b/in/a.csv": numbered(300), "gs://b/in/b.csv": numbered(200)}
+    source = {"gs://b/in/a.csv": numbered_rows(300), "gs://b/in/b.csv": numbered_rows(200)}
     first = Memory(source)
     write_files(table_plan(), first, shard=256)
     second = Memory({**source, f"{OUT}/training-00999.csv": b"of an earlier try"}, block=50)
@@ -58,14 +58,14 @@ def test_second_attempt_writes_the_same_files_and_deletes_other_files() -> None:
 
 
 def test_output_of_an_earlier_attempt_is_not_a_source() -> None:
-    source = {"gs://b/in/a.csv": numbered(50)}
-    buckets = Memory({**source, f"{OUT}/training-00000.csv": numbered(7)})
+    source = {"gs://b/in/a.csv": numbered_rows(50)}
+    buckets = Memory({**source, f"{OUT}/training-00000.csv": numbered_rows(7)})
     counts = write_files(table_plan("gs://b/**.csv"), buckets)
     assert counts.training.rows + counts.validation.rows + counts.test.rows == 50
 
 
 def test_each_file_has_the_header_and_the_configured_size() -> None:
-    buckets = Memory({"gs://b/in/a.csv": numbered(2_000)}, block=999)
+    buckets = Memory({"gs://b/in/a.csv": numbered_rows(2_000)}, block=999)
     counts = write_files(table_plan(), buckets, shard=2_000)
     assert len(counts.training.shards) > 3
     for content in shards(buckets, "training"):
@@ -177,7 +177,7 @@ def test_split_column_assigns_rows_and_rows_without_a_split_are_ignored() -> Non
 
 
 def test_missing_column_error_lists_the_existing_columns() -> None:
-    buckets = Memory({"gs://b/in/a.csv": numbered(3)})
+    buckets = Memory({"gs://b/in/a.csv": numbered_rows(3)})
     with pytest.raises(DataRefused, match="no column 'split'; it has id, text"):
         write_files(table_plan(rule=SplitRule(SplitMethod.PREDEFINED, key="split")), buckets)
     # The column's name may be invalid text, but the error must be transferable.
@@ -188,14 +188,14 @@ def test_missing_column_error_lists_the_existing_columns() -> None:
 
 
 def test_column_without_split_names_fails_the_step() -> None:
-    buckets = Memory({"gs://b/in/a.csv": numbered(3)})
+    buckets = Memory({"gs://b/in/a.csv": numbered_rows(3)})
     rule = SplitRule(SplitMethod.PREDEFINED, key="text")
     with pytest.raises(DataRefused, match="none of its 3 rows belongs to a split"):
         write_files(table_plan(rule=rule), buckets)
 
 
 def test_memory_is_independent_of_the_number_of_rows() -> None:
-    buckets = Memory({"gs://b/in/a.csv": numbered(25_000)}, block=1 << 16)
+    buckets = Memory({"gs://b/in/a.csv": numbered_rows(25_000)}, block=1 << 16)
     tracemalloc.start()
     try:
         write_files(table_plan(), buckets, shard=64 << 20)

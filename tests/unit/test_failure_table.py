@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.jobs import CREATED, exited
+from tests.unit.jobs import CREATED, exit_record
 from trainshed.core.failure.evidence import CLUSTER_LOSSES, Cause, Evidence
 from trainshed.core.failure.rules import Effect, Spent, judge
 from trainshed.core.failure.table import RULES
@@ -17,7 +17,7 @@ PRIMARY, WORKER, REDUCER = ReplicaId(0, 0), ReplicaId(1, 2), ReplicaId(2, 0)
 FRESH = Spent(now=CREATED)
 
 
-def ended(
+def evidence_of(
     record: ExitRecord,
     *,
     replica: ReplicaId = PRIMARY,
@@ -42,22 +42,40 @@ def evidence_without_record(cause: Cause, replica: ReplicaId | None = None) -> E
 
 
 EXAMPLES = [
-    (ended(exited(0)), "primary_succeeded", Effect.JOB_SUCCEEDS),
-    (ended(exited(0), replica=WORKER), "replica_completed", Effect.REPLICA_DONE),
-    (ended(exited(0), replica=REDUCER), "replica_completed", Effect.REPLICA_DONE),
-    (ended(exited(1), replica=REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
-    (ended(exited(signal=11), replica=REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
-    (ended(exited(signal=9, oom=True), replica=REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
+    (evidence_of(exit_record(0)), "primary_succeeded", Effect.JOB_SUCCEEDS),
+    (evidence_of(exit_record(0), replica=WORKER), "replica_completed", Effect.REPLICA_DONE),
+    (evidence_of(exit_record(0), replica=REDUCER), "replica_completed", Effect.REPLICA_DONE),
+    (evidence_of(exit_record(1), replica=REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
+    (evidence_of(exit_record(signal=11), replica=REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
+    (
+        evidence_of(exit_record(signal=9, oom=True), replica=REDUCER),
+        "reducer_lost",
+        Effect.REPLICA_RESTARTS,
+    ),
     (evidence_without_record(Cause.LOST, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
     (evidence_without_record(Cause.SERVICE, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
-    (ended(exited(signal=9, oom=True)), "out_of_memory", Effect.JOB_FAILS),
-    (ended(exited(137, oom=True)), "out_of_memory", Effect.JOB_FAILS),
-    (ended(replace(exited(signal=9), out_of_disk=True)), "out_of_disk", Effect.JOB_FAILS),
+    (evidence_of(exit_record(signal=9, oom=True)), "out_of_memory", Effect.JOB_FAILS),
+    (evidence_of(exit_record(137, oom=True)), "out_of_memory", Effect.JOB_FAILS),
+    (
+        evidence_of(replace(exit_record(signal=9), out_of_disk=True)),
+        "out_of_disk",
+        Effect.JOB_FAILS,
+    ),
     (evidence_without_record(Cause.OUT_OF_DISK, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
-    *((ended(exited(code)), "transient_exit", Effect.JOB_RETRIES) for code in (6, 134, 11, 139)),
-    *((ended(exited(signal=number)), "transient_exit", Effect.JOB_RETRIES) for number in (6, 11)),
     *(
-        (ended(exited(signal=number), replica=WORKER), "replica_lost", Effect.REPLICA_RESTARTS)
+        (evidence_of(exit_record(code)), "transient_exit", Effect.JOB_RETRIES)
+        for code in (6, 134, 11, 139)
+    ),
+    *(
+        (evidence_of(exit_record(signal=number)), "transient_exit", Effect.JOB_RETRIES)
+        for number in (6, 11)
+    ),
+    *(
+        (
+            evidence_of(exit_record(signal=number), replica=WORKER),
+            "replica_lost",
+            Effect.REPLICA_RESTARTS,
+        )
         for number in (9, 15)
     ),
     *(
@@ -65,11 +83,11 @@ EXAMPLES = [
         for cause in (Cause.LOST, Cause.LEFT, Cause.STALLED)
     ),
     *(
-        (ended(exited(code)), "user_code_failed", Effect.JOB_FAILS)
+        (evidence_of(exit_record(code)), "user_code_failed", Effect.JOB_FAILS)
         for code in (1, 2, 9, 15, 127, 129, 130, 135, 136, 137, 143, 255)
     ),
     *(
-        (ended(exited(signal=number)), "user_code_failed", Effect.JOB_FAILS)
+        (evidence_of(exit_record(signal=number)), "user_code_failed", Effect.JOB_FAILS)
         for number in (1, 2, 4, 7, 8, 13)
     ),
     *(
@@ -107,9 +125,9 @@ def all_evidence() -> Iterator[Evidence]:
     """Yield every possible kind of evidence."""
     for replica in (PRIMARY, WORKER, REDUCER):
         for code in range(256):
-            yield ended(exited(code), replica=replica)
+            yield evidence_of(exit_record(code), replica=replica)
         for number in range(1, 65):
-            yield ended(exited(signal=number), replica=replica)
+            yield evidence_of(exit_record(signal=number), replica=replica)
         for cause in (Cause.OUT_OF_MEMORY, Cause.OUT_OF_DISK, Cause.STALLED, Cause.LEFT):
             yield evidence_without_record(cause, replica)
         for cause in (*CLUSTER_LOSSES, Cause.LOST, Cause.SERVICE):
@@ -144,13 +162,13 @@ def test_every_failure_cause_has_a_rule() -> None:
 @pytest.mark.parametrize(
     ("record", "is_package", "status"),
     [
-        (exited(1), True, 1),
-        (exited(143), False, 143),
-        (exited(signal=6), True, 6),
-        (exited(signal=6), False, 134),
-        (exited(signal=11), True, 11),
-        (exited(signal=11), False, 139),
-        (exited(signal=7), False, 135),
+        (exit_record(1), True, 1),
+        (exit_record(143), False, 143),
+        (exit_record(signal=6), True, 6),
+        (exit_record(signal=6), False, 134),
+        (exit_record(signal=11), True, 11),
+        (exit_record(signal=11), False, 139),
+        (exit_record(signal=7), False, 135),
     ],
 )
 def test_signal_exit_status_is_128_higher_for_containers(
@@ -158,7 +176,7 @@ def test_signal_exit_status_is_128_higher_for_containers(
 ) -> None:
     """spec/failures#crashes: package jobs report 6 and 11, custom containers report 134 and 139."""
     spent = Spent(CREATED, retries=(("transient_exit", 3),))
-    error = judge(ended(record, is_package=is_package), spent, RULES).error
+    error = judge(evidence_of(record, is_package=is_package), spent, RULES).error
     assert error is not None and error.status == status
     assert f"exited with a non-zero status of {status}. Termination reason: Error." in error.message
 
@@ -179,10 +197,12 @@ def test_job_error_shows_the_message_field_of_json_lines() -> None:
     """spec/failures#messages: the error contains the last log lines in the same form as the log
     (spec/logs#lines)."""
     log = '{"severity": "ERROR", "message": "no batch"}\n{"loss": 0.3}\n{"message": 7}\n{broken}'
-    error = judge(ended(exited(1, tail=log)), FRESH, RULES).error
+    error = judge(evidence_of(exit_record(1, tail=log)), FRESH, RULES).error
     assert error is not None
     assert '\nno batch\n{"loss": 0.3}\n{"message": 7}\n{broken}\n' in error.message
     assert error.tail == log
-    error = judge(ended(exited(1, tail=f"ValueError: rows\n{'x' * 5000}")), FRESH, RULES).error
+    error = judge(
+        evidence_of(exit_record(1, tail=f"ValueError: rows\n{'x' * 5000}")), FRESH, RULES
+    ).error
     assert error is not None and f"Error. \n…{'x' * 2000}\n" in error.message
     assert error.reason == "ValueError: rows"

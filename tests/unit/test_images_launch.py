@@ -14,7 +14,7 @@ from tests.unit.specs_requests import (
     launch_plan,
     ml,
     package,
-    started,
+    placed_job,
     vertex,
 )
 from trainshed.core.catalog.images import is_reference
@@ -40,7 +40,7 @@ UNREAD = Image(None, "", unread="registry.example does not answer (timed out)")
 
 
 def plan(spec: JobSpec, image: Image = IMAGE) -> LaunchPlan:
-    return launch_plan(started(spec), PreparedRuntime("", image=image))
+    return launch_plan(placed_job(spec), PreparedRuntime("", image=image))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
+from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exit_record, job
 from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.lifecycle.events import (
     CancelCause,
@@ -80,7 +80,7 @@ def test_replicas_use_the_nodes_chosen_by_the_cluster() -> None:
     # A replica that had to move already has another node, so an older report must not change it.
     life.see(
         NodeLeft("d", "maintenance"),
-        ReplicaExited(1, WORKER, 1, exited(None, signal=15)),
+        ReplicaExited(1, WORKER, 1, exit_record(None, signal=15)),
         given_nodes,
     )
     assert not next(r.node for r in life.job.replicas if r.id == WORKER)

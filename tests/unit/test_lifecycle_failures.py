@@ -7,7 +7,7 @@ user orders for a running job (spec/operations#drills).
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.jobs import PRIMARY, SECOND, WORKER, Life, exited, job
+from tests.unit.jobs import PRIMARY, SECOND, WORKER, Life, exit_record, job
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.table import MAX_ATTEMPTS
 from trainshed.core.job import Scheduling
@@ -141,7 +141,7 @@ def test_replica_stopped_by_the_cluster_counts_as_lost(loss: Cause, is_retried: 
     """spec/failures#losses-on-a-cluster: this also applies if the program was stopped and reported its
     exit."""
     life = Life(job(1, 1)).up()
-    record = exited(0, stopped=True, ended=life.now)
+    record = exit_record(0, stopped=True, ended=life.now)
     life.see(ReplicaExited(1, PRIMARY, 1, record, loss, "its Pod is in the way"))
     assert life.rules == [str(loss)]
     assert (life.job.retry is not None) is is_retried

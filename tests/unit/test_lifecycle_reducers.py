@@ -1,6 +1,6 @@
 """End, restart and abandonment of the reducers of a job (spec/failures#retries)."""
 
-from tests.unit.jobs import PRIMARY, REDUCER, SECOND, WORKER, Life, exited, job
+from tests.unit.jobs import PRIMARY, REDUCER, SECOND, WORKER, Life, exit_record, job
 from trainshed.core.job import Scheduling
 from trainshed.core.lifecycle.events import (
     JobAdmitted,
@@ -25,7 +25,7 @@ def test_crashing_reducer_restarts_with_increasing_delays() -> None:
     for incarnation in range(1, 22):
         which = (1, REDUCER, incarnation)
         subject = step(subject, ReplicaStarted(*which, now), now).job
-        transition = step(subject, ReplicaExited(*which, exited(2, ended=now)), now)
+        transition = step(subject, ReplicaExited(*which, exit_record(2, ended=now)), now)
         subject = transition.job
         for due in deadlines(subject):
             if isinstance(due.event, PauseOver):

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.soaks import SOAKS
-from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, exited, job
+from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, exit_record, job
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.rules import Action
 from trainshed.core.failure.table import RULES
@@ -56,10 +56,10 @@ HAS_PROCESSES = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPP
 DECISIONS = (JobAdmitted, CapacityRefused)
 """Decisions, which the scheduler reports exactly once. All other events are reports, and may arrive twice."""
 
-OWN = exited(0, ended=BEFORE), exited(1, ended=BEFORE), exited(139, ended=BEFORE)
-KILLED = exited(signal=9, ended=BEFORE)
-LATE = exited(0, ended=AFTER)
-STOPPED = exited(0, ended=AFTER, stopped=True)
+OWN = exit_record(0, ended=BEFORE), exit_record(1, ended=BEFORE), exit_record(139, ended=BEFORE)
+KILLED = exit_record(signal=9, ended=BEFORE)
+LATE = exit_record(0, ended=AFTER)
+STOPPED = exit_record(0, ended=AFTER, stopped=True)
 
 DIFFERENT = (
     *((DrillKind.KILL, target) for target in (PRIMARY, WORKER)),
@@ -284,12 +284,12 @@ def whole_life() -> Walk:
 
 
 @cache
-def budgeted() -> Walk:
+def walk_with_budget() -> Walk:
     return walk(job(1, 1), basic_and_budget_events)
 
 
 @cache
-def drilled(kind: DrillKind, target: ReplicaId) -> Walk:
+def walk_with_drill(kind: DrillKind, target: ReplicaId) -> Walk:
     drill = Drill(1, kind, target, ordered=CREATED, at_line="step 1")
     return walk(replace(job(1, 1), drills=(drill,)), basic_events)
 
@@ -314,7 +314,7 @@ def test_invariants_hold_for_every_order_of_job_events() -> None:
     """spec/lifecycle#cancel, spec/failures#budgets, spec/invariants#durability: every job ends, and not
     before its replicas. No cancel is lost and no budget exceeded. Late and duplicate reports are ignored."""
     check_ends(whole_life())
-    check_ends(budgeted())
+    check_ends(walk_with_budget())
 
 
 @pytest.mark.parametrize(
@@ -333,14 +333,14 @@ def test_invariants_hold_for_every_order_of_job_events() -> None:
 )
 def test_invariants_hold_for_a_drill_at_any_time(kind: DrillKind, target: ReplicaId) -> None:
     """spec/operations#drills: the invariants also hold if a drill triggers at any time."""
-    drills = drilled(kind, target)
+    drills = walk_with_drill(kind, target)
     check_ends(drills)
     assert any(drill.done for subject in drills.states for drill in subject.drills)
 
 
 def test_job_event_walk_reaches_every_state_and_failure_rule() -> None:
     """The walk only tests states and rules that it reaches."""
-    states = [*whole_life().states, *budgeted().states]
+    states = [*whole_life().states, *walk_with_budget().states]
     assert {subject.state for subject in states} == set(JobState)
     assert {subject.phase for subject in states} == set(AttemptState)
     assert {r.state for subject in states for r in subject.replicas} == set(ReplicaState)

@@ -16,7 +16,7 @@ from tests.unit.specs_requests import (
     ml_job,
     package,
     pool,
-    refused,
+    rejected_fields,
     vertex,
 )
 from tests.unit.specs_vertex import variables, violations
@@ -88,5 +88,5 @@ def test_too_many_replicas_are_rejected() -> None:
     assert not faults
     machines = dict.fromkeys(("masterType", "workerType"), "n1-standard-4")
     request = ml_job(scaleTier="CUSTOM", **machines, workerCount="1990")
-    faults = refused(lambda: parse_job(request, runtimes=FakeRuntimes()))
+    faults = rejected_fields(lambda: parse_job(request, runtimes=FakeRuntimes()))
     assert list(faults) == ["worker_count"]

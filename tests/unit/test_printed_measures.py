@@ -19,7 +19,7 @@ from trainshed.store.logs.progress import Sample
 RECORDINGS = Path(__file__).parents[1] / "progress_corpus"
 
 
-def taken(*lines: str, was_restarted: bool = False) -> Measures:
+def feed_lines(*lines: str, was_restarted: bool = False) -> Measures:
     measures = Measures(was_restarted=was_restarted)
     for at, line in enumerate(lines):
         measures.feed(at, line)
@@ -105,20 +105,22 @@ def test_metric_is_recognized_by_its_name_or_synonym(
 
 def test_repeated_measurements_after_a_restart_replace_earlier_ones() -> None:
     lines = [f"step {step} loss 0.{step}" for step in (1, 2, 3, 2, 3, 4)]
-    assert steps(taken(*lines, was_restarted=True)) == [1, 2, 3, 4]
+    assert steps(feed_lines(*lines, was_restarted=True)) == [1, 2, 3, 4]
 
 
 def test_restarting_counter_is_replaced_by_the_line_order() -> None:
     """As with progress bars without an epoch number."""
-    measures = taken(*(f"{step}/3 [=====] loss: 0.5" for step in (1, 2, 3, 1, 2, 3)))
+    measures = feed_lines(*(f"{step}/3 [=====] loss: 0.5" for step in (1, 2, 3, 1, 2, 3)))
     assert (steps(measures), measures.series[0].unit) == ([0, 1, 2, 3, 4, 5], "line")
 
 
 def test_stored_points_are_limited_and_keep_both_ends() -> None:
-    [series] = taken(*(f"step {step} loss 0.5" for step in range(5000))).series
+    [series] = feed_lines(*(f"step {step} loss 0.5" for step in range(5000))).series
     assert len(series.points) <= 400
     assert (series.points[0].step, series.points[-1].step) == (0, 4999)
-    assert len(taken(*(f"step 1 m{number} loss {number}" for number in range(50))).series) <= 16
+    assert (
+        len(feed_lines(*(f"step 1 m{number} loss {number}" for number in range(50))).series) <= 16
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_parsing_a_line_is_fast(worst: str) -> None:
     line, took = worst * (2000 // len(worst)), list[float]()
     for _ in range(5):
         began = time.thread_time()
-        taken(line)
+        feed_lines(line)
         took.append(time.thread_time() - began)
     assert min(took) < 0.01
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.open_files import opened
+from tests.open_files import find_open_files
 from trainshed.replica.system import durable, trees
 from trainshed.replica.system.trees import TreeSize
 
@@ -77,7 +77,7 @@ def test_directories_beyond_the_maximum_depth_are_skipped(top: Path) -> None:
     open."""
     deepen(top, 300)
     assert measure(top) >= 3 * MIB
-    assert opened(top) == []
+    assert find_open_files(top) == []
 
 
 def test_tree_without_permissions_is_deleted_but_link_targets_remain(tmp_path: Path) -> None:

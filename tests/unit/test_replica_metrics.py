@@ -67,12 +67,12 @@ class Slot:
             assert time.monotonic() < deadline
             self.loop.turn(1000)
 
-    def stored(self) -> list[dict[str, Any]]:
+    def stored_entries(self) -> list[dict[str, Any]]:
         entries = [json.loads(e) for e in (self.logs / metrics.FILE).read_text().splitlines()]
         return [entry for entry in entries if "values" in entry]
 
     def values(self, tag: str = "loss") -> list[tuple[int, float]]:
-        return [(e["step"], e["values"][tag]) for e in self.stored() if tag in e["values"]]
+        return [(e["step"], e["values"][tag]) for e in self.stored_entries() if tag in e["values"]]
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_changed_value_of_a_step_is_stored_again(running: Slot) -> None:
     running.write(*reported)
     running.turn()
     assert running.values() == [(0, 0.5), (0, 0.6), (0, 0.5)]
-    assert [e["at"] for e in running.stored()] == [100 * 10**9, 101 * 10**9, 103 * 10**9]
+    assert [e["at"] for e in running.stored_entries()] == [100 * 10**9, 101 * 10**9, 103 * 10**9]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_metric_value_may_be_a_number_in_a_text(
     running.write(written)
     running.turn()
     assert running.values() == [(step, value)]
-    assert running.stored()[0]["at"] > 1_600_000_000 * 10**9
+    assert running.stored_entries()[0]["at"] > 1_600_000_000 * 10**9
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-Infinity", "oops", True, None, [1], "1e999"])
@@ -185,7 +185,7 @@ def test_next_incarnation_continues_the_measurements(running: Slot) -> None:
     running.write(line("0.2", 4, 13.0))
     running.turn()
     assert running.values() == [(1, 0.5), (1, 0.6), (2, 0.4), (3, 0.3), (4, 0.2)]
-    assert [e["incarnation"] for e in running.stored()] == [1, 1, 1, 1, 2]
+    assert [e["incarnation"] for e in running.stored_entries()] == [1, 1, 1, 1, 2]
 
 
 @pytest.mark.parametrize("kind", ["link", "hard link", "directory link", "pipe", "directory"])
@@ -222,7 +222,7 @@ def test_measurements_are_synced_at_the_end(running: Slot, monkeypatch: pytest.M
     synced: list[int] = []
 
     def sync(handle: int) -> None:
-        synced.append(len(running.stored()))
+        synced.append(len(running.stored_entries()))
 
     monkeypatch.setattr(os, "fdatasync", sync)
     running.write(line("0.5", 1, 9.0))

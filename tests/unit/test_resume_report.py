@@ -32,7 +32,7 @@ def steps(first: int | None, before: int | None, after: int | None) -> Progress:
     return Progress("workerpool0-0", "step", steps[0], steps[1], steps[2])
 
 
-def found(progress: Progress) -> Finding:
+def find_outcome(progress: Progress) -> Finding:
     hit = only_hit(killed_job())
     return find(hit, progress, hit.restarted + SECOND, in_bucket=True, over=True)
 
@@ -65,7 +65,7 @@ def test_job_retry_counts_as_a_restart_in_the_next_attempt() -> None:
 def test_resume_outcome_without_step_lines_is_unknown_with_a_reason(
     progress: Progress, why: str, advice: str
 ) -> None:
-    finding = found(progress)
+    finding = find_outcome(progress)
     assert (finding.outcome, finding.lost) == (Outcome.UNKNOWN, None)
     assert finding.why is not None and why in finding.why
     assert finding.why in finding.advice
@@ -84,7 +84,11 @@ def test_resume_outcome_of_a_failed_job_is_unknown_with_its_rule() -> None:
 
 
 def test_resume_report_fails_if_one_replica_started_from_scratch() -> None:
-    good, bad, unknown = found(steps(1, 5, 5)), found(steps(1, 5, 1)), found(Progress())
+    good, bad, unknown = (
+        find_outcome(steps(1, 5, 5)),
+        find_outcome(steps(1, 5, 1)),
+        find_outcome(Progress()),
+    )
     assert result((good,)) is Result.PASS
     assert result((good, bad, unknown)) is Result.FAIL
     assert result((good, unknown)) is Result.UNKNOWN

@@ -222,7 +222,7 @@ def test_capacity_is_reserved_for_a_displaced_replica_immediately() -> None:
 # Spot
 
 
-def preempted(uid: int, by: int) -> Preempt:
+def preemption(uid: int, by: int) -> Preempt:
     name = gang(by).name
     return Preempt(JobUid(uid), f"its capacity went to {name}", name)
 
@@ -233,7 +233,7 @@ def test_on_demand_job_preempts_the_newest_spot_job() -> None:
     cluster.run(gang(1, 4, spot=True), "a")
     cluster.run(gang(2, 4, spot=True), "a")
     cluster.wait(gang(3, 4))
-    assert cluster.plan().decisions == (preempted(2, by=3),)
+    assert cluster.plan().decisions == (preemption(2, by=3),)
 
 
 def test_displaced_spot_replica_does_not_take_capacity_of_on_demand_jobs() -> None:
@@ -258,7 +258,7 @@ def test_preempted_capacity_is_reserved_for_the_preempting_job() -> None:
     cluster.run(gang(1, 4, spot=True), "a")
     cluster.wait(gang(2, 8), gang(3, 1))
     made = cluster.step(NOW)
-    assert made.decisions == (preempted(1, by=2),)
+    assert made.decisions == (preemption(1, by=2),)
     assert cluster.plan().decisions == ()
     cluster.end(1)
     assert cluster.admitted_jobs() == [2]

@@ -14,7 +14,7 @@ from tests.unit.specs_requests import (
     FakeRuntimes,
     Request,
     ml_job,
-    refused,
+    rejected_fields,
 )
 from trainshed.core.job import DEFAULT_TIMEOUT, Accelerators, Disk, JobSpec
 from trainshed.core.specs.ml import parse_job
@@ -31,7 +31,7 @@ def spec_of(request: Request) -> JobSpec:
 
 
 def violations(request: Request) -> dict[str, str]:
-    return refused(lambda: spec_of(request))
+    return rejected_fields(lambda: spec_of(request))
 
 
 def custom(**training: Any) -> Request:

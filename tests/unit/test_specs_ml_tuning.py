@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from tests.unit.specs_requests import FakeRuntimes, Request, ml_job, refused
+from tests.unit.specs_requests import FakeRuntimes, Request, ml_job, rejected_fields
 from trainshed.core.job import JobDraft, JobSpec
 from trainshed.core.specs.ml import parse_job
 from trainshed.core.study.spec import (
@@ -28,7 +28,7 @@ RATE: Request = {
 }
 
 
-def tuned(*params: Request, **changes: Any) -> Request:
+def tuned_job(*params: Request, **changes: Any) -> Request:
     return ml_job(hyperparameters={"params": list(params or (RATE,)), **changes})
 
 
@@ -37,12 +37,12 @@ def parse(request: Request, max_trials: int = 0) -> JobDraft[JobSpec | TuningSpe
 
 
 def violations(request: Request, max_trials: int = 0) -> dict[str, str]:
-    return refused(lambda: parse(request, max_trials))
+    return rejected_fields(lambda: parse(request, max_trials))
 
 
 def rate(**changes: Any) -> Request:
     merged = {**RATE, **changes}
-    return tuned({name: value for name, value in merged.items() if value is not None})
+    return tuned_job({name: value for name, value in merged.items() if value is not None})
 
 
 def categories(*values: str, **extra_fields: Any) -> Request:
@@ -54,7 +54,7 @@ def categories(*values: str, **extra_fields: Any) -> Request:
 ONE_FAULT: dict[str, tuple[Request, str]] = {
     "no parameters": (ml_job(hyperparameters={"goal": "MAXIMIZE"}), "hyperparameters.params"),
     "no type": (rate(type=None), f"{PARAMS}.type"),
-    "duplicate parameter name": (tuned(RATE, RATE), "hyperparameters.params[1].parameter_name"),
+    "duplicate parameter name": (tuned_job(RATE, RATE), "hyperparameters.params[1].parameter_name"),
     "logarithm of 0": (rate(minValue=None), f"{PARAMS}.scale_type"),
     "fractional bound of an integer": (
         rate(type="INTEGER", maxValue=2.5, minValue=1),
@@ -67,18 +67,21 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         rate(type="DISCRETE", discreteValues=[2, 1]),
         f"{PARAMS}.discrete_values",
     ),
-    "grid of doubles": (tuned(algorithm="GRID_SEARCH"), "hyperparameters.algorithm"),
+    "grid of doubles": (tuned_job(algorithm="GRID_SEARCH"), "hyperparameters.algorithm"),
     "more parallel trials than trials": (
-        tuned(maxParallelTrials=2),
+        tuned_job(maxParallelTrials=2),
         "hyperparameters.max_parallel_trials",
     ),
-    "more failures than trials": (tuned(maxFailedTrials=2), "hyperparameters.max_failed_trials"),
+    "more failures than trials": (
+        tuned_job(maxFailedTrials=2),
+        "hyperparameters.max_failed_trials",
+    ),
     "metric tag reserved by hypertune": (
-        tuned(hyperparameterMetricTag="trial"),
+        tuned_job(hyperparameterMetricTag="trial"),
         "hyperparameters.hyperparameter_metric_tag",
     ),
-    "invalid ID of the previous job": (tuned(resumePreviousJobId="a-b"), PREVIOUS),
-    "resumes its own job": (tuned(resumePreviousJobId="job_1"), PREVIOUS),
+    "invalid ID of the previous job": (tuned_job(resumePreviousJobId="a-b"), PREVIOUS),
+    "resumes its own job": (tuned_job(resumePreviousJobId="job_1"), PREVIOUS),
 }
 
 
@@ -103,7 +106,7 @@ def test_error_lists_violations_of_the_job_and_its_hyperparameters() -> None:
 
 def test_ml_hyperparameters_are_parsed_into_a_study() -> None:
     """facts/tuning#ml: types, scales, and fields that DISCRETE parameters ignore."""
-    request = tuned(
+    request = tuned_job(
         RATE,
         {"parameterName": "n", "type": "INTEGER", "minValue": 1.0, "maxValue": 64.0},
         {
@@ -144,4 +147,4 @@ def test_ml_hyperparameters_are_parsed_into_a_study() -> None:
 
 def test_ml_job_exceeding_the_trial_limit_of_the_service_is_rejected() -> None:
     """spec/tuning#trials: the maximum number of trials is a setting."""
-    assert list(violations(tuned(maxTrials=5), 4)) == ["hyperparameters.max_trials"]
+    assert list(violations(tuned_job(maxTrials=5), 4)) == ["hyperparameters.max_trials"]

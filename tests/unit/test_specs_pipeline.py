@@ -13,7 +13,7 @@ from tests.unit.specs_requests import (
     custom_job,
     package,
     pool,
-    refused,
+    rejected_fields,
 )
 from tests.unit.test_specs_tuning import STUDY
 from trainshed.core.datasets.plans import SplitMethod, SplitRule
@@ -75,7 +75,7 @@ def parse(
 def violations(
     request: Request, data: Request | None = None, dataset: Dataset | None = None
 ) -> dict[str, str]:
-    return refused(lambda: parse(request, data, dataset=dataset))
+    return rejected_fields(lambda: parse(request, data, dataset=dataset))
 
 
 def job_spec(parsed: ParsedPipeline) -> JobSpec:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.specs_requests import refused
+from tests.unit.specs_requests import rejected_fields
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.specs.study import parse_study
 from trainshed.core.study.spec import (
@@ -62,7 +62,7 @@ def child(parameter: Request, **condition: Any) -> Request:
     return {"parameterSpec": parameter, **condition}
 
 
-def nested(parameter: Request, **condition: Any) -> Request:
+def nest(parameter: Request, **condition: Any) -> Request:
     return {**parameter, "conditionalParameterSpecs": [child(integer(), **condition)]}
 
 
@@ -71,7 +71,7 @@ def parse(request: Request) -> StudySpec:
 
 
 def violations(request: Request) -> dict[str, str]:
-    return refused(lambda: parse(request))
+    return rejected_fields(lambda: parse(request))
 
 
 def with_default(parameter: Request, default: Any) -> Request:
@@ -129,25 +129,22 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         study(studyStoppingConfig={"maxNumTrials": 7}),
         "study_spec.study_stopping_config",
     ),
-    "children of a double": (
-        study(nested(double(), parentIntValues={"values": ["1"]})),
-        CONDITIONAL,
-    ),
-    "child without condition": (study(nested(categorical())), PARENT_VALUES),
+    "children of a double": (study(nest(double(), parentIntValues={"values": ["1"]})), CONDITIONAL),
+    "child without condition": (study(nest(categorical())), PARENT_VALUES),
     "condition of another kind": (
-        study(nested(integer("m"), parentCategoricalValues=A)),
+        study(nest(integer("m"), parentCategoricalValues=A)),
         PARENT_VALUES,
     ),
     "empty condition": (
-        study(nested(categorical(), parentCategoricalValues={})),
+        study(nest(categorical(), parentCategoricalValues={})),
         f"{PARENT_VALUES}.values",
     ),
     "condition outside the parent": (
-        study(nested(integer("m"), parentIntValues={"values": ["1", "10"]})),
+        study(nest(integer("m"), parentIntValues={"values": ["1", "10"]})),
         f"{CONDITIONAL}[0].parent_int_values.values[1]",
     ),
     "child with the ID of a top-level parameter": (
-        study(nested(categorical(), parentCategoricalValues=A), integer()),
+        study(nest(categorical(), parentCategoricalValues=A), integer()),
         "study_spec.parameters[1].parameter_id",
     ),
 }

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.unit.specs_requests import FakeRuntimes, Request, container, custom_job, pool, refused
+from tests.unit.specs_requests import (
+    FakeRuntimes,
+    Request,
+    container,
+    custom_job,
+    pool,
+    rejected_fields,
+)
 from trainshed.core.job import JobDraft
 from trainshed.core.names import Api
 from trainshed.core.specs.tuning import parse_tuning_job
@@ -37,7 +44,7 @@ def parse(request: Request, max_trials: int = 0) -> JobDraft[TuningSpec]:
 
 
 def violations(request: Request, max_trials: int = 0) -> dict[str, str]:
-    return refused(lambda: parse(request, max_trials))
+    return rejected_fields(lambda: parse(request, max_trials))
 
 
 def study(**changes: Any) -> Request:

@@ -15,7 +15,7 @@ from tests.unit.specs_requests import (
 from tests.unit.specs_vertex import (
     FIRST,
     POOLS,
-    labelled,
+    labelled_job,
     machine,
     parse,
     variables,
@@ -109,17 +109,17 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         custom_job(scheduling={"timeout": "315576000000s"}),
         "job_spec.scheduling.timeout",
     ),
-    "label key beginning with a dash": (labelled(**{"-a": "b"}), "labels.-a"),
-    "label value with a space": (labelled(team="a b"), "labels.team"),
-    "long label value": (labelled(team="x" * 64), "labels.team"),
-    "label value of 128 bytes": (labelled(team="名" * 43), "labels.team"),
-    "65 labels": (labelled(**{f"k{i}": "v" for i in range(65)}), "labels"),
+    "label key beginning with a dash": (labelled_job(**{"-a": "b"}), "labels.-a"),
+    "label value with a space": (labelled_job(team="a b"), "labels.team"),
+    "long label value": (labelled_job(team="x" * 64), "labels.team"),
+    "label value of 128 bytes": (labelled_job(team="名" * 43), "labels.team"),
+    "65 labels": (labelled_job(**{f"k{i}": "v" for i in range(65)}), "labels"),
 }
 
 
 def test_copied_job_may_have_65_labels() -> None:
     labels = {f"k{i}": "v" for i in range(64)}
-    assert len(parse(labelled(**labels, **{COPY_LABEL: "7"})).labels) == 65
+    assert len(parse(labelled_job(**labels, **{COPY_LABEL: "7"})).labels) == 65
 
 
 def test_vertex_job_violation_names_its_field() -> None:

@@ -212,7 +212,7 @@ def test_pages_and_follower_return_every_log_line_once_in_order(
     expected.sort(reverse=descending)
     reader = reader_of(root)
 
-    async def paged() -> list[LogLine]:
+    async def read_pages() -> list[LogLine]:
         lines: list[LogLine] = []
         after = None
         while True:
@@ -222,7 +222,7 @@ def test_pages_and_follower_return_every_log_line_once_in_order(
             if after is None:
                 return lines
 
-    assert [line.key for line in asyncio.run(paged())] == expected
+    assert [line.key for line in asyncio.run(read_pages())] == expected
     by_replica = sorted(expected, key=lambda key: (key[1:4], key[4]))
     names = [f"{ReplicaId(pool, index)}/{attempt}/{n}" for _, pool, index, attempt, n in by_replica]
     assert sorted(read_new(root, {}), key=lambda name: name.partition("/")[0]) == names
@@ -241,11 +241,11 @@ def test_page_of_a_long_log_parses_few_lines(
     parsed: list[bytes] = []
     decode = segments.decode_entry
 
-    def counted(raw: bytes) -> segments.Entry | None:
+    def record_and_decode(raw: bytes) -> segments.Entry | None:
         parsed.append(raw)
         return decode(raw)
 
-    monkeypatch.setattr(segments, "decode_entry", counted)
+    monkeypatch.setattr(segments, "decode_entry", record_and_decode)
     for n in (0, 777, 33_333, 59_999):
         parsed.clear()
         expected = [("workerpool0-0", 1, number) for number in range(n, min(n + 10, count))]

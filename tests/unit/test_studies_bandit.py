@@ -96,13 +96,13 @@ def test_bandit_is_far_better_than_random_search() -> None:
 
 
 @cache
-def played(count: int) -> list[TrialData]:
+def play_trials(count: int) -> list[TrialData]:
     return play(BANDIT, FLAT, bowl, count)
 
 
 def test_maximizing_equals_minimizing_the_negated_metric() -> None:
     up = StudySpec(FLAT.parameters, (Metric("loss", Goal.MAXIMIZE),))
-    trials = played(12)
+    trials = play_trials(12)
     flipped = [
         over(trial.number, trial.parameters, -bowl(dict(trial.parameters))) for trial in trials
     ]
@@ -118,7 +118,7 @@ def test_parallel_suggestions_differ_from_each_other(known: int) -> None:
     """spec/tuning#trials: eight suggestions for parallel trials have a minimum distance."""
 
     def apart(seed: int) -> bool:
-        points = BANDIT.suggest(FLAT, played(known), 8, seed).parameters
+        points = BANDIT.suggest(FLAT, play_trials(known), 8, seed).parameters
         places = np.array([[float(value) for _, value in point] for point in points])
         gaps = np.abs(places[:, None] - places[None]).max(axis=2)[np.triu_indices(8, 1)]
         return bool(gaps.min() > 1e-3)

@@ -45,11 +45,11 @@ def test_pareto_front_contains_exactly_the_undominated_trials(
     ]
     goods = [(point[0], -point[1], point[2])[:count] for point in points]
 
-    def dominated(good: tuple[float, ...]) -> bool:
+    def is_dominated(good: tuple[float, ...]) -> bool:
         others = (other for other in goods if other != good)
         return any(all(a >= b for a, b in zip(other, good, strict=True)) for other in others)
 
-    expected = [index + 1 for index, good in enumerate(goods) if not dominated(good)]
+    expected = [index + 1 for index, good in enumerate(goods) if not is_dominated(good)]
     assert numbers(spec, trials) == expected
 
 

@@ -40,7 +40,7 @@ def rising(end: float, pace: float = 10.0) -> list[float]:
     return [end * (1 - math.exp(-step / pace)) for step in range(1, STEPS + 1)]
 
 
-def negated(trial: Curve) -> Curve:
+def negate(trial: Curve) -> Curve:
     turned = tuple(
         Measurement((("m", -(point.value("m") or 0.0)),), point.step, point.elapsed)
         for point in trial.measurements
@@ -62,7 +62,7 @@ def decide(spec: StudySpec, trial: Curve, others: Sequence[Curve]) -> StoppingVe
 
 def verdict(trial: Curve, others: Sequence[Curve], goal: Goal) -> StoppingVerdict:
     if goal is Goal.MINIMIZE:
-        trial, others = negated(trial), [negated(other) for other in others]
+        trial, others = negate(trial), [negate(other) for other in others]
     return decide(study(goal), trial, others)
 
 
@@ -123,7 +123,7 @@ def test_best_trial_so_far_is_never_stopped(
     trial = curve(99, [*own, best], over=False)
     finished = [curve(i, values) for i, values in enumerate(others, start=1)]
     if goal is Goal.MINIMIZE:
-        trial, finished = negated(trial), [negated(other) for other in finished]
+        trial, finished = negate(trial), [negate(other) for other in finished]
     assert not decide(study(goal, selection), trial, finished).should_stop
 
 

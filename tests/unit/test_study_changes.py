@@ -67,7 +67,7 @@ def read(sent: Section) -> Parameters:
     return values
 
 
-def refused(sent: Section) -> dict[str, str]:
+def violations(sent: Section) -> dict[str, str]:
     read_parameters(SPEC, sent)
     with pytest.raises(InvalidRequest) as caught:
         sent.faults.refuse()
@@ -87,7 +87,7 @@ def test_trial_requires_only_active_parameters() -> None:
 
 def test_trial_error_lists_all_invalid_parameters() -> None:
     """spec/submit#refusals: one error contains the violations of all parameters."""
-    faults = refused(params(rate=2.0, model="shallow", depth=1.0))
+    faults = violations(params(rate=2.0, model="shallow", depth=1.0))
     assert faults == {
         "trial.parameters[0].value": "2.0 is not a value of 'rate', which has numbers from 0.001 to 1.",
         "trial.parameters[1].value": (
@@ -100,7 +100,7 @@ def test_trial_error_lists_all_invalid_parameters() -> None:
 
 
 def test_inactive_trial_parameter_is_rejected_at_any_depth() -> None:
-    faults = refused(params(rate=0.5, model="linear", layers=2.0, width=16.0))
+    faults = violations(params(rate=0.5, model="linear", layers=2.0, width=16.0))
     assert faults == {
         "trial.parameters[2].parameter_id": "'layers' is not active: it requires model = deep.",
         "trial.parameters[3].parameter_id": "'width' is not active: it requires layers = 2 and 3.",
@@ -109,14 +109,14 @@ def test_inactive_trial_parameter_is_rejected_at_any_depth() -> None:
 
 @pytest.mark.parametrize("value", [2.5, 0.0, 6.0, math.nan, math.inf, "2", None])
 def test_invalid_value_of_an_integer_parameter_is_rejected(value: float | str | None) -> None:
-    faults = refused(params(rate=0.5, model="deep", layers=value))
+    faults = violations(params(rate=0.5, model="deep", layers=value))
     assert list(faults) == ["trial.parameters[2].value"]
     assert "whole numbers from 1 to 5" in faults["trial.parameters[2].value"]
 
 
 def test_missing_or_duplicate_trial_parameter_is_rejected() -> None:
     entries = [{"parameterId": "rate", "value": value} for value in (0.5, 0.6)]
-    faults = refused(Section({"parameters": entries}, "trial", Faults()))
+    faults = violations(Section({"parameters": entries}, "trial", Faults()))
     assert faults["trial.parameters[1].parameter_id"].startswith("'rate' appears twice")
     assert faults["trial.parameters"].startswith("The parameter 'model' is missing")
 
@@ -165,5 +165,5 @@ def test_measurement_without_metrics_is_rejected() -> None:
 
 
 def test_invalid_parameter_causes_no_errors_for_its_children() -> None:
-    faults = refused(params(rate=0.5, model="shallow", layers=9.0, width=1.0))
+    faults = violations(params(rate=0.5, model="shallow", layers=9.0, width=1.0))
     assert list(faults) == ["trial.parameters[1].value"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.e2e.programs.event_writer import EventWriter, field, framed
+from tests.e2e.programs.event_writer import EventWriter, field, frame_record
 from tests.summary_writers import GOLDEN, WRITERS
 from trainshed.summaries import reading
 from trainshed.summaries.directories import LocalDirectory
@@ -202,7 +202,7 @@ def test_oversized_records_are_skipped(
     EventWriter(tmp_path, clock).scalar("acc", 1, 1)
     with event_file(tmp_path).open("ab") as file:
         value = field(1, field(1, b"a") + b"\x15\0\0\0\0")
-        file.write(framed(b"\x09" + b"\0" * 8 + field(5, value * 150_000)))
+        file.write(frame_record(b"\x09" + b"\0" * 8 + field(5, value * 150_000)))
     EventWriter(tmp_path / "b", clock).scalar("acc", 2, 2)
     assert reader.read() == [("acc", 1, 1), ("acc", 2, 2)]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.e2e.programs import event_writer
-from tests.e2e.programs.event_writer import framed
+from tests.e2e.programs.event_writer import frame_record
 from tests.summary_writers import GOLDEN, WRITERS
 from trainshed.summaries.reading import NotEvents, read_records
 from trainshed.summaries.scalars import read_scalars
@@ -41,7 +41,7 @@ def test_test_programs_write_the_same_bytes_as_tensorflow(
 
 
 def complete_records(most: int) -> bytes:
-    return b"".join(framed(b"record %d" % number) for number in range(most))
+    return b"".join(frame_record(b"record %d" % number) for number in range(most))
 
 
 @given(st.integers(0, 220), st.integers(1, 255))

@@ -181,7 +181,7 @@ class Month:
     ) -> None:
         self.running: list[Job] = []
         self.wakes: list[int] = []
-        budgets = Budgets(prices or Prices(), self._used, (50, 90))
+        budgets = Budgets(prices or Prices(), self._uses, (50, 90))
         self.tracker = CapacityTracker(
             Policy(strict=True), self.wakes.append, lambda _: None, budgets=budgets
         )
@@ -189,7 +189,7 @@ class Month:
         self.key = QuotaKey("demo", GLOBAL, metric, person)
         self.tracker.set_quotas({self.key: limit})
 
-    def _used(self, now: int) -> list[Use]:
+    def _uses(self, now: int) -> list[Use]:
         return [use for job in self.running for use in uses(job, now, {})]
 
     def wait(self, uid: int, person: str = ANA) -> Job:

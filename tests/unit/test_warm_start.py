@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.specs_requests import custom_job, launch_plan, package, started, vertex
+from tests.unit.specs_requests import custom_job, launch_plan, package, placed_job, vertex
 from trainshed.cli.jobs.describe import description
 from trainshed.cli.jobs.views import JobView
 from trainshed.controller.launch_plans import LaunchDefaults
@@ -88,7 +88,7 @@ def submit_job(label: str, trial: str | None = None, **environ: str) -> Job:
     """Return a job whose program is a package."""
     env = [{"name": name, "value": value} for name, value in environ.items()]
     spec = vertex(custom_job(package(env=env)))
-    return started(replace(spec, trial=trial), WARM_LABEL, label)
+    return placed_job(replace(spec, trial=trial), WARM_LABEL, label)
 
 
 @pytest.mark.parametrize(
@@ -129,18 +129,18 @@ def test_invalid_process_id_from_a_preloader_causes_a_cold_start(answer: bytes) 
 
 
 def test_describe_shows_how_replicas_started() -> None:
-    def seen(index: int, began: str) -> records.Replica:
+    def replica_record(index: int, began: str) -> records.Replica:
         task = f"workerpool0-{index}"
         return records.Replica(id=task, task=task, state="RUNNING", node="node", began=began)
 
-    def told(*beginnings: str) -> list[str]:
-        replicas = tuple(seen(index, began) for index, began in enumerate(beginnings))
+    def start_lines(*beginnings: str) -> list[str]:
+        replicas = tuple(replica_record(index, began) for index, began in enumerate(beginnings))
         job = JobView(state=JobState.RUNNING, replicas=replicas)
         lines = description(job, Nanos(2), None, {})
         return [" ".join(line.split()) for line in lines if "started" in line]
 
     warm, cold = "started warm: torch 2.13", "started cold: it has GPUs"
-    assert told("", "") == []
-    assert told(warm, warm) == [f"Began {warm}"]
+    assert start_lines("", "") == []
+    assert start_lines(warm, warm) == [f"Began {warm}"]
     several = [f"Began workerpool0-0 and 1 more {warm}", f"workerpool0-1 {cold}"]
-    assert told(warm, cold, warm) == several
+    assert start_lines(warm, cold, warm) == several

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from tests.contract.api.fake_capacity import FakeCapacity
 from tests.contract.api.memory_files import MemoryFiles
-from tests.people import owned
+from tests.people import create_authority
 from tests.unit.specs_requests import FakeRuntimes
 from trainshed.access.issuers import Issuer
 from trainshed.access.job_tokens import JobTokens
@@ -186,7 +186,7 @@ class ApiService:
         self.exports = self.export_worker()
         self._uids = iter(range(1_000, 10**9))
         self.jobs = JobTokens(b"the key of all tests, which no service has"[:32], self.now)
-        self.tokens, self.token = owned(self.now, self.jobs)
+        self.tokens, self.token = create_authority(self.now, self.jobs)
         self.tokens.hosts = HOSTS
         owner = digest_of(self.token)
         self.keeper = AccessKeeper(self.store.access, self.tokens, owner, directory, self.now)

@@ -14,7 +14,7 @@ import pytest
 from tests.contract.api.api_service import HOSTS, LOCATION, START, ApiService
 from tests.contract.api.fake_shells import ApiServiceWithShells
 from tests.contract.api.violations import violations
-from tests.people import known
+from tests.people import add_user
 from tests.unit.specs_requests import custom_job, package
 from trainshed.access import authentication_limits
 from trainshed.access.account_tokens import GRANT
@@ -153,8 +153,8 @@ async def test_service_owner_sees_service_grants_with_project_grants(
     service: ApiServiceWithShells,
 ) -> None:
     """The owner may also have a role in that project."""
-    known(service.tokens, ANA, project="p1")
-    ana = known(service.tokens, ANA)
+    add_user(service.tokens, ANA, project="p1")
+    ana = add_user(service.tokens, ANA)
     listed = await service.result("GET", f"{API_PATH}/access?project=p1", token=ana)
     assert [grant["project"] for grant in listed["grants"]] == ["-", "p1"]
 
@@ -216,7 +216,7 @@ async def test_change_in_all_projects_requires_permission_in_each_project(
     service: ApiServiceWithShells, path: str, change: dict[str, Any]
 ) -> None:
     """The change must not silently apply only to the caller's only project."""
-    owner = known(service.tokens, "bo@corp.example", "roles/owner", "p1")
+    owner = add_user(service.tokens, "bo@corp.example", "roles/owner", "p1")
     answer = await service.call(
         "POST", f"{API_PATH}/{path}", {**change, "project": "-"}, token=owner
     )
@@ -421,7 +421,7 @@ async def test_brute_force_attack_is_delayed_and_audited_without_delaying_other_
 async def test_request_whose_token_is_revoked_during_its_body_has_no_effect(
     service: ApiServiceWithShells, path: str, body: dict[str, Any]
 ) -> None:
-    token = known(service.tokens, "ana@corp.example")
+    token = add_user(service.tokens, "ana@corp.example")
     answer = await service.call(
         "POST", path, body, token=token, before_body=lambda: service.tokens.replace(AccessBook())
     )

@@ -11,7 +11,7 @@ from tests.contract.api.api_service import LOCATION, ApiService
 from tests.contract.api.fake_capacity import node
 from tests.contract.api.violations import violations
 from tests.contract.store.store_samples import SECOND, make_job
-from tests.people import known
+from tests.people import add_user
 from tests.unit.specs_requests import REFUSED_IMAGE, container, custom_job, ml_job, pool
 from trainshed.core.capacity import Preflight, QuotaKey, Waiting, WaitReason
 from trainshed.core.failure.evidence import Cause
@@ -130,7 +130,7 @@ async def test_project_owner_cannot_raise_a_service_owners_limit(
     service: ApiService, metric: str
 ) -> None:
     """spec/queue#quotas: lowering a limit does not allow to raise it later."""
-    lead = known(service.tokens, OWNER_OF_PROJECT, project="p1")
+    lead = add_user(service.tokens, OWNER_OF_PROJECT, project="p1")
     person = "" if metric != "highest_priority" else ANA
     await set_limit(service, "", metric, 5, person)
     for looser in (6, "unlimited"):
@@ -146,7 +146,7 @@ async def test_project_owner_cannot_raise_a_service_owners_limit(
 
 
 async def test_project_owner_cannot_exceed_the_service_limit_per_user(service: ApiService) -> None:
-    lead = known(service.tokens, OWNER_OF_PROJECT, project="p1")
+    lead = add_user(service.tokens, OWNER_OF_PROJECT, project="p1")
     assert (await set_limit(service, lead, "jobs", 7, "bo@corp.example")).json["limit"] == 7
     await set_limit(service, "", "jobs", 2, "each")
     limits = {key.person: limit for key, limit in await service.store.reader.quotas()}
@@ -195,7 +195,7 @@ async def test_invalid_quota_error_names_the_wrong_field(
 
 async def test_only_service_owner_sets_share_and_priority_of_a_project(service: ApiService) -> None:
     """An owner of a project can set these metrics only for its users."""
-    ana = known(service.tokens, ANA, project="p1")
+    ana = add_user(service.tokens, ANA, project="p1")
     for metric, user, status in (
         *(("share", "", 403), ("share", "each", 200), ("share", BO, 200), ("jobs", "", 200)),
         *(("highest_priority", "", 403), ("highest_priority", "each", 200)),

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.contract.api.api_service import LOCATION, SECOND, START, ApiService
 from tests.contract.api.violations import violations
-from tests.unit.jobs import exited
+from tests.unit.jobs import exit_record
 from tests.unit.specs_requests import custom_job, pool
 from trainshed.core.lifecycle.events import DrillLanded
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
@@ -90,8 +90,8 @@ async def test_drill_of_a_finished_job_is_rejected(service: ApiServiceWithDrills
     await service.run(NAME, at=START + SECOND)
     await service.apply_events(
         NAME,
-        ReplicaExited(1, PRIMARY, 1, exited(0)),
-        ReplicaExited(1, WORKER, 1, exited(None, signal=15)),
+        ReplicaExited(1, PRIMARY, 1, exit_record(0)),
+        ReplicaExited(1, WORKER, 1, exit_record(None, signal=15)),
     )
     refused = await order(service, kind="kill")
     assert (refused.status, refused.error["status"]) == (400, "FAILED_PRECONDITION")
@@ -110,7 +110,7 @@ async def report_after_kill(service: ApiServiceWithDrills, *after: str) -> Any:
     await service.apply_events(
         NAME,
         DrillLanded(1),
-        ReplicaExited(1, PRIMARY, 1, exited(None, signal=9, ended=START + 6 * SECOND)),
+        ReplicaExited(1, PRIMARY, 1, exit_record(None, signal=9, ended=START + 6 * SECOND)),
         ReplicaStarted(1, PRIMARY, 2, START + 8 * SECOND),
     )
     lines = [(START + (9 + n) * SECOND, text) for n, text in enumerate(after)]
@@ -142,7 +142,7 @@ async def test_drill_report_uses_steps_logged_by_the_primary(service: ApiService
     await service.apply_events(
         NAME,
         DrillLanded(2),
-        ReplicaExited(1, WORKER, 1, exited(None, signal=9, ended=service.clock)),
+        ReplicaExited(1, WORKER, 1, exit_record(None, signal=9, ended=service.clock)),
         ReplicaStarted(1, WORKER, 2, START + 12 * SECOND),
     )
     service.write_log(1000, "workerpool0-0", (START + 13 * SECOND, "step 5/9"))

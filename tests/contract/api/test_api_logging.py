@@ -10,8 +10,8 @@ import pytest
 
 from tests.contract.api.api_service import LOCATION, SECOND, START, Answer, ApiService
 from tests.contract.api.violations import fields
-from tests.people import known
-from tests.unit.jobs import exited
+from tests.people import add_user
+from tests.unit.jobs import exit_record
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.api.logging_v2 import entries as entries_module
 from trainshed.core.lifecycle.replica_events import ReplicaExited
@@ -43,7 +43,7 @@ async def two_replicas(service: ApiService, *, over: bool = True) -> None:
 async def end(service: ApiService) -> None:
     """Run job 1000 until it succeeds."""
     both = (PRIMARY, ReplicaId(1, 0))
-    ends = [ReplicaExited(1, replica, 1, exited(0, ended=service.clock)) for replica in both]
+    ends = [ReplicaExited(1, replica, 1, exit_record(0, ended=service.clock)) for replica in both]
     await service.run(f"{LOCATION}/customJobs/1000"[4:], *ends, at=START)
 
 
@@ -214,7 +214,7 @@ async def test_audit_log_is_listed_for_permitted_callers_that_filter_for_it(
         assert len(answer.json.get("entries", [])) == count
     lines = (await entries(service)).json["entries"]
     assert lines and not any("protoPayload" in line for line in lines)
-    ana = known(service.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
+    ana = add_user(service.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
     body = {"resourceNames": ["projects/p1"], "filter": AUDIT}
     refused = await service.call("POST", "/v2/entries:list", body, token=ana)
     assert refused.status == 403 and "trainshed.audit.list" in refused.error["message"]
@@ -297,7 +297,7 @@ async def test_special_fields_of_structured_log_lines_are_converted(service: Api
 async def test_service_log_lines_contain_the_state_of_an_ml_job(service: ApiService) -> None:
     await service.result("POST", "/v1/projects/p1/jobs", ml_job(job_id="job_1"))
     service.clock = START + 60 * SECOND
-    over = ReplicaExited(1, PRIMARY, 1, exited(0, ended=service.clock))
+    over = ReplicaExited(1, PRIMARY, 1, exit_record(0, ended=service.clock))
     await service.run("projects/p1/jobs/job_1", over, at=START)
     service.clock += 60 * SECOND
     answer = await entries(service, 'labels."ml.googleapis.com/endpoint"=""')

@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.api.api_service import SECOND, START, ApiService
 from tests.contract.api.violations import fields, violations
-from tests.unit.jobs import exited
+from tests.unit.jobs import exit_record
 from tests.unit.specs_requests import ml_job
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.replica_events import ReplicaExited
@@ -60,7 +60,7 @@ async def test_all_wrong_fields_of_an_ml_job_are_reported_in_googles_format(
 async def test_failed_ml_job_shows_its_error_message(service: ApiService) -> None:
     await create_job(service)
     service.clock = START + 900 * SECOND
-    over = ReplicaExited(1, PRIMARY, 1, exited(1, ended=service.clock))
+    over = ReplicaExited(1, PRIMARY, 1, exit_record(1, ended=service.clock))
     await service.run("projects/p1/jobs/job_1", over, at=START)
     view = await service.result("GET", f"{JOBS}/job_1")
     assert view["state"] == "FAILED"

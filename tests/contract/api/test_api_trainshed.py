@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.api.api_service import LOCATION, SECOND, SETTINGS, START, ApiService, Lines
-from tests.people import known
-from tests.unit.jobs import exited
+from tests.people import add_user
+from tests.unit.jobs import exit_record
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.api.calls import streams
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
@@ -55,8 +55,8 @@ async def end_job(service: ApiService) -> None:
     service.clock = START + 9 * SECOND
     await service.apply_events(
         NAME,
-        ReplicaExited(1, PRIMARY, 1, exited(0, ended=service.clock)),
-        ReplicaExited(1, WORKER, 1, exited(None, signal=15, ended=service.clock)),
+        ReplicaExited(1, PRIMARY, 1, exit_record(0, ended=service.clock)),
+        ReplicaExited(1, WORKER, 1, exit_record(None, signal=15, ended=service.clock)),
     )
 
 
@@ -148,12 +148,12 @@ async def test_timeline_and_typed_failure_are_shown_with_the_public_error(
     view = await service.result("GET", JOB)
     assert view["replicas"][1]["restarts"] == {"replica_lost": 1}
     assert (view["replicas"][1]["incarnation"], view["failure"]) == (2, None)
-    record = replace(exited(7, ended=START + 4 * SECOND), tail=NO_DIRECTORY)
+    record = replace(exit_record(7, ended=START + 4 * SECOND), tail=NO_DIRECTORY)
     await service.apply_events(
         NAME,
         ReplicaStarted(1, WORKER, 2, START + 4 * SECOND),
         ReplicaExited(1, WORKER, 2, record),
-        ReplicaExited(1, PRIMARY, 1, exited(None, signal=15, ended=START + 5 * SECOND)),
+        ReplicaExited(1, PRIMARY, 1, exit_record(None, signal=15, ended=START + 5 * SECOND)),
     )
     timeline = await service.result("GET", f"{JOB}/timeline")
     story = [(entry["kind"], entry["details"]) for entry in timeline["entries"]]
@@ -426,7 +426,7 @@ async def test_invalid_stream_request_is_rejected_before_the_stream_starts(
 async def submit_job(service: ApiService, person: str, project: str = "p1") -> str:
     path = f"/v1/projects/{project}/locations/us-central1/customJobs"
     service.clock += SECOND
-    token = known(service.tokens, person)
+    token = add_user(service.tokens, person)
     return (await service.result("POST", path, custom_job(pool()), token=token))["name"]
 
 
@@ -441,7 +441,7 @@ async def test_all_jobs_of_a_user_are_cancelled(service: ApiService) -> None:
     first, second = await submit_job(service, ana), await submit_job(service, ana, "p2")
     other = await submit_job(service, bo)
     wanted = {"project": "-", "user": "Ana@Corp.Example"}
-    lead = known(service.tokens, "lead@corp.example", "roles/viewer", "p1")
+    lead = add_user(service.tokens, "lead@corp.example", "roles/viewer", "p1")
     refused = await service.call("POST", f"{OURS}/jobs:cancel", wanted, token=lead)
     assert refused.status == 403
     answer = await service.result("POST", f"{OURS}/jobs:cancel", wanted)
@@ -467,7 +467,7 @@ async def test_all_jobs_of_a_deleted_project_are_cancelled(service: ApiService) 
 
 async def test_member_can_cancel_all_jobs_only_in_a_named_project(service: ApiService) -> None:
     name = await submit_job(service, "ana@corp.example")
-    member = known(service.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
+    member = add_user(service.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
     for vague in ({}, {"project": ""}, {"project": "-"}, {"user": ""}, {"project": "p2"}):
         answer = await service.call("POST", f"{OURS}/jobs:cancel", vague, token=member)
         assert answer.status == 403, vague

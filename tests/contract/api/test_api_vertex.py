@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.contract.api.api_service import LOCATION, SECOND, SETTINGS, START, ApiService
 from tests.contract.api.violations import fields, violations
-from tests.unit.jobs import exited
+from tests.unit.jobs import exit_record
 from tests.unit.specs_requests import custom_job, package, pool
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Actor
@@ -28,7 +28,7 @@ async def create_job(service: ApiService, display_name: str = "job", **more: Any
 
 
 async def finish(service: ApiService, name: str, code: int = 0) -> None:
-    end = ReplicaExited(1, PRIMARY, 1, exited(code, ended=START + 5 * SECOND))
+    end = ReplicaExited(1, PRIMARY, 1, exit_record(code, ended=START + 5 * SECOND))
     await service.run(name, end, at=START + 2 * SECOND)
 
 

@@ -12,7 +12,7 @@ from tests.contract.api.grpc_service import GrpcApiService, status_of, violation
 from tests.contract.api.test_api_logging import end
 from tests.contract.api.test_grpc import grpc
 from tests.contract.api.test_ml_tuning import create_job, record, store_trials
-from tests.people import known
+from tests.people import add_user
 from tests.unit.specs_requests import custom_job, pool
 from trainshed.api.logging_v2 import tail
 from trainshed.core.names import JobUid
@@ -159,7 +159,7 @@ async def test_tailed_lines_of_trials_belong_to_their_tuning_job(service: GrpcAp
 
 async def test_tail_session_ends_when_its_caller_loses_permission(service: GrpcApiService) -> None:
     made = await service.result("POST", "/trainshed/v1/tokens", {"email": "ana@corp.example"})
-    known(service.tokens, "ana@corp.example", project="p1")
+    add_user(service.tokens, "ana@corp.example", project="p1")
     session = await start_session(service, token=made["token"])
     await service.result("DELETE", f"/trainshed/v1/tokens/{made['id']}")
     assert (await session.failure()).code() is grpc.StatusCode.UNAUTHENTICATED

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from tests.contract.api.api_service import ApiService
 from tests.contract.api.fake_advisor import service_over
 from tests.contract.api.grpc_service import GrpcApiService
-from tests.people import known
+from tests.people import add_user
 from tests.unit.specs_requests import custom_job, ml_job
-from tests.unit.test_access_permissions import allowed
+from tests.unit.test_access_permissions import is_allowed
 from tests.unit.test_specs_pipeline import inputs, pipeline
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.access import authentication_limits
@@ -114,7 +114,7 @@ async def test_every_method_needs_a_token(
 async def test_every_call_is_decided_by_the_permission_table(service: ApiService) -> None:
     """The table applies to users and to the program of a job. A rejected call for a job has the same error
     for an own, a foreign and a missing job. Own jobs remain from a role that the user had earlier."""
-    token = known(service.tokens, ANA)
+    token = add_user(service.tokens, ANA)
     jobs: dict[tuple[str, str], list[str]] = {}
     for project, (path, body) in product((OWN, FOREIGN), JOBS.items()):
         for by, id_ in ((token, f"mine_{project}"), ("", f"theirs_{project}")):
@@ -129,7 +129,7 @@ async def test_every_call_is_decided_by_the_permission_table(service: ApiService
     def is_permitted(method: str, project: str, roles: tuple[str, ...]) -> bool:
         rights = Policy(grants(roles)).rights(ANA)
         who = program(claims) if roles == (PROGRAM,) else Principal(ANA, rights)
-        return allowed(who, method, [project])
+        return is_allowed(who, method, [project])
 
     todo: list[tuple[bool, tuple[str, ...], str, str, str, str]] = []
     for project, (method, verb, path) in product((OWN, FOREIGN), list(served_methods(service))):

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.api.api_service import LOCATION, SECOND, START, ApiService
-from tests.people import known
+from tests.people import add_user
 from trainshed.access.book import AccessBook
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid, StudyName
@@ -92,7 +92,7 @@ async def test_wait_returns_when_the_operation_finishes(
     status: int, service: ApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """401: the caller's token is revoked during the wait."""
-    token = known(service.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
+    token = add_user(service.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
     waits, wait_beyond = asyncio.Event(), service.notices.wait_beyond
 
     async def signal_and_wait(uid: JobUid, count: int, patience: float) -> bool:

@@ -14,7 +14,7 @@ from tests.contract.api.api_service import Answer, ApiService
 from tests.contract.api.fake_advisor import OWN, SPEC
 from tests.contract.api.test_matrix import MISSING, served_methods
 from tests.contract.api.test_matrix import service as service  # noqa: PLC0414  a fixture
-from tests.people import known
+from tests.people import add_user
 from tests.unit.specs_requests import custom_job, ml_job
 from tests.unit.test_specs_pipeline import inputs, pipeline
 from tests.unit.test_specs_tuning import tuning_job
@@ -127,7 +127,7 @@ async def test_no_method_reveals_resources_of_another_project(
     """Each method is called with the other project's ID, with its number, and with its resource IDs
     below the caller's project. Neither the answer nor the number of reads may differ."""
     there = await create_resources(service)
-    ana = known(service.tokens, ANA, "roles/owner", "vision")
+    ana = add_user(service.tokens, ANA, "roles/owner", "vision")
     leaks: list[object] = []
     for project in ("speech", str(project_number("speech")), "vision"):
         for verb, path, empty in paths(service, there, project):
@@ -151,7 +151,7 @@ async def test_trainshed_methods_reveal_no_resources_of_another_project(
     """The job is selected by name, by uid and by ID, with the project in the query, in the body, or
     omitted."""
     there = await create_resources(service)
-    ana = known(service.tokens, ANA, "roles/owner", "vision")
+    ana = add_user(service.tokens, ANA, "roles/owner", "vision")
     name = quote(f"{SPEECH[4:]}/customJobs/{there['customJobs']}", safe="")
     targets = {
         "{job}": (("night", "nacht"), (there["customJobs"], MISSING), (name, name + MISSING)),
@@ -182,7 +182,7 @@ async def test_trainshed_methods_reveal_no_resources_of_another_project(
 
 async def test_job_id_selects_only_jobs_of_readable_projects(service: ApiService) -> None:
     """A job of another project with the same ID must not change the result, whether it is older or newer."""
-    ana = known(service.tokens, ANA, "roles/owner", "vision")
+    ana = add_user(service.tokens, ANA, "roles/owner", "vision")
     for project in ("vision", "speech"):
         job = ml_job() | {"jobId": "night"}
         assert (await service.call("POST", f"/v1/projects/{project}/jobs", job)).status == 200
@@ -198,7 +198,7 @@ async def test_parent_parameter_grants_no_access_to_the_services_project(
 ) -> None:
     """Only the list of jobs accepts a parent. Without a project, a request applies to the service's
     own project."""
-    ana = known(service.tokens, ANA, "roles/owner", "vision")
+    ana = add_user(service.tokens, ANA, "roles/owner", "vision")
     for path in ("access:change", "access:change?parent=projects/vision/locations/x"):
         grant = {"role": "roles/owner", "member": f"user:{ANA}"}
         assert (await service.call("POST", f"{PREFIX}{path}", grant, token=ana)).status == 200
@@ -208,7 +208,7 @@ async def test_parent_parameter_grants_no_access_to_the_services_project(
 
 async def test_job_cannot_use_a_service_account_of_another_project(service: ApiService) -> None:
     """A bucket of the other project may admit that account."""
-    ana = known(service.tokens, ANA, "roles/owner", "vision")
+    ana = add_user(service.tokens, ANA, "roles/owner", "vision")
     number = project_number("speech")
     path = f"{SPEECH.replace('speech', 'vision')}/customJobs"
     for account, status in (
@@ -228,7 +228,7 @@ async def test_references_in_requests_reveal_no_resources_of_another_project(
 ) -> None:
     """The names of resources of `speech` occur in bodies and filters of requests about `vision`."""
     there = await create_resources(service)
-    ana = known(service.tokens, ANA, "roles/owner", "vision")
+    ana = add_user(service.tokens, ANA, "roles/owner", "vision")
     vision, theirs = SPEECH.replace("speech", "vision"), SPEECH[4:]
     board = f"{theirs}/tensorboards/"
     context = f"{theirs}/metadataStores/default/contexts/"
@@ -281,7 +281,7 @@ async def test_rejected_create_request_reveals_no_buckets(
 ) -> None:
     """The error reveals no bucket, neither in a malformed request nor in a large one, which is
     validated early."""
-    ana = known(service.tokens, ANA, "roles/owner", "vision")
+    ana = add_user(service.tokens, ANA, "roles/owner", "vision")
     job = custom_job()
     job["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://nobodys"}
     job |= {more: 1} if status == 400 else {"labels": {"a": more}}
@@ -291,8 +291,8 @@ async def test_rejected_create_request_reveals_no_buckets(
 
 async def test_project_in_the_path_overrides_the_body(service: ApiService) -> None:
     """The body names another project."""
-    known(service.tokens, "bo@corp.example", "roles/viewer", "speech")
-    ana = known(service.tokens, ANA, "roles/owner", "vision")
+    add_user(service.tokens, "bo@corp.example", "roles/viewer", "speech")
+    ana = add_user(service.tokens, ANA, "roles/owner", "vision")
     before = service.tokens.book.policy.of_project("speech")
     binding = {"role": "roles/owner", "members": [f"user:{ANA}"]}
     body = {"resource": "projects/speech", "policy": {"bindings": [binding]}}

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from tests.contract.api.api_service import LOCATION, START, Answer, ApiService
 from tests.contract.api.violations import violations
-from tests.people import known
+from tests.people import add_user
 from tests.unit.specs_requests import custom_job
 from trainshed.access import account_tokens
 from trainshed.access.account_tokens import GRANT
@@ -365,7 +365,7 @@ async def test_token_creator_can_impersonate_a_service_account(
     """`generateAccessToken`: the token lasts at most an hour and ends with the role, which may come
     from a group. The audit log contains both identities."""
     creator = "roles/iam.serviceAccountTokenCreator"
-    ana = known(service.tokens, "ana@corp.example", creator, "p1", group)
+    ana = add_user(service.tokens, "ana@corp.example", creator, "p1", group)
     answer = await service.call(
         "POST", GENERATE_TOKEN, {"lifetime": "600s", "scope": ["x"]}, token=ana
     )
@@ -390,13 +390,13 @@ async def test_impersonated_token_ends_with_the_impersonators_access(service: Ap
     helper = "helper@p1.iam.gserviceaccount.com"
     await service.result("POST", ACCOUNTS, {"accountId": "helper"})
     file, creator = await key_file(service, helper), "roles/iam.serviceAccountTokenCreator"
-    known(service.tokens, EMAIL, creator, "p1")
+    add_user(service.tokens, EMAIL, creator, "p1")
     for borrower, verb, path in (
         ("ana@corp.example", "DELETE", "/trainshed/v1/tokens/ana@corp.example"),
         (helper, "DELETE", f"{ACCOUNTS}/{helper}/keys/{file['private_key_id']}"),
         (helper, "POST", f"{ACCOUNTS}/{helper}:disable"),
     ):
-        own = known(service.tokens, borrower, creator, "p1")
+        own = add_user(service.tokens, borrower, creator, "p1")
         own = sign_token(file, iss=helper, sub=helper) if "/keys/" in path else own
         lent = (await service.call("POST", GENERATE_TOKEN, {}, token=own)).json["accessToken"]
         assert await may(service, lent)
@@ -413,8 +413,8 @@ async def test_other_roles_cannot_create_keys_or_tokens_of_an_account(
     service: ApiService, role: str
 ) -> None:
     """The error does not reveal accounts of other projects."""
-    bo = known(service.tokens, "bo@corp.example", role, "p1")
-    eve = known(service.tokens, "eve@corp.example", "roles/owner", "p2")
+    bo = add_user(service.tokens, "bo@corp.example", role, "p1")
+    eve = add_user(service.tokens, "eve@corp.example", "roles/owner", "p2")
     for token, project in ((bo, "p1"), (eve, "p1"), (eve, "-")):
         path = f"/v1/projects/{project}/serviceAccounts"
         answers = [

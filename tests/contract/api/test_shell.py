@@ -13,8 +13,8 @@ from msgspec.structs import force_setattr
 from tests.contract.api.api_service import ADDRESS, LOCATION, SECOND, START
 from tests.contract.api.fake_shells import ApiServiceWithShells, Socket, connect
 from tests.contract.api.test_tuning_jobs import create_tuning_job
-from tests.people import known
-from tests.unit.jobs import exited
+from tests.people import add_user
+from tests.unit.jobs import exit_record
 from tests.unit.specs_requests import container, custom_job, ml_job, package, pool
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.access import authentication_limits
@@ -178,7 +178,7 @@ async def test_stolen_page_cookie_opens_only_its_page_for_limited_time(
     body, name = ml_job(labels={"trainshed-ports": "web-8000_page"}), "projects/p1/jobs/job_1"
     await service.result("POST", "/v1/projects/p1/jobs", body)
     job = await service.run(name)
-    bo = known(service.tokens, "bo@corp.example", "roles/ml.developer", "p1")
+    bo = add_user(service.tokens, "bo@corp.example", "roles/ml.developer", "p1")
     page, cookie = await open_page(service, job.uid, "page", bo)
     web, owners = await open_page(service, job.uid, "web")
 
@@ -279,7 +279,7 @@ async def test_only_running_replicas_have_a_shell(service: ApiServiceWithShells)
     unknown = await service.call("POST", f"{JOB}:shell", {"replica": "worker 7"})
     assert unknown.error["details"][0]["fieldViolations"][0]["field"] == "replica"
     assert (await service.call("POST", f"{JOB}:shell", {})).status == 200
-    await service.apply_events(name, ReplicaExited(1, PRIMARY, 1, exited(3)))
+    await service.apply_events(name, ReplicaExited(1, PRIMARY, 1, exit_record(3)))
     over = await service.call("POST", f"{JOB}:shell", {})
     assert "has already finished" in over.error["message"]
     service.shells.kept[JobUid(1000), 1, PRIMARY] = autopsy(PRIMARY)
@@ -297,9 +297,9 @@ async def test_running_custom_job_has_web_access_uris(service: ApiServiceWithShe
     assert len(set(uris.values())) == 2
     listed = (await service.result("GET", JOBS))["customJobs"][0]
     assert listed["webAccessUris"] == uris
-    await service.apply_events(name, ReplicaExited(1, PRIMARY, 1, exited(0)))
+    await service.apply_events(name, ReplicaExited(1, PRIMARY, 1, exit_record(0)))
     assert sorted(await links(service, name)) == ["workerpool1-0"]
-    await service.apply_events(name, ReplicaExited(1, WORKER, 1, exited(0)))
+    await service.apply_events(name, ReplicaExited(1, WORKER, 1, exit_record(0)))
     assert await links(service, name) == {}
 
 
@@ -310,7 +310,7 @@ async def test_job_description_contains_the_web_access_uris(service: ApiServiceW
     assert await described_links(service, PROGRAM_TOKEN) == {}
     assert await links(service, name, PROGRAM_TOKEN) == {}
     assert (await service.call("POST", f"{JOB}:shell", {}, token=PROGRAM_TOKEN)).status == 403
-    await service.apply_events(name, ReplicaExited(1, PRIMARY, 1, exited(0)))
+    await service.apply_events(name, ReplicaExited(1, PRIMARY, 1, exit_record(0)))
     assert list(await described_links(service)) == ["workerpool1-0"]
 
 
@@ -344,7 +344,7 @@ async def test_dashboard_has_port_and_link_while_the_primary_runs(
     }
     assert await links(service, name) == await described_links(service) == expected
     assert await links(service, name, PROGRAM_TOKEN) == {}
-    await service.apply_events(name, ReplicaExited(1, PRIMARY, 1, exited(0)))
+    await service.apply_events(name, ReplicaExited(1, PRIMARY, 1, exit_record(0)))
     assert await links(service, name) == {}
 
 
@@ -402,7 +402,7 @@ async def test_shell_link_gives_tickets_only_for_its_replica(
     assert (await service.call("POST", "/shell/ticket", {}, token=None)).status == 403
     assert len(guesses) == 7, "a brute-force attack on keys of links is slowed"
     for replica in (PRIMARY, WORKER):
-        await service.apply_events(name, ReplicaExited(1, replica, 1, exited(0)))
+        await service.apply_events(name, ReplicaExited(1, replica, 1, exit_record(0)))
     over = await service.call("POST", "/shell/ticket", fields, token=None)
     assert over.status == 400
 
@@ -412,7 +412,7 @@ async def test_links_tickets_and_shells_end_when_their_user_loses_permission(
 ) -> None:
     """Revocation during an open shell is tested in `tests/e2e/test_team.py`."""
     name = await running(service)
-    token = known(service.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
+    token = add_user(service.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
     uri = (await links(service, name, token))["workerpool0-0"]
     fields = fields_of(uri)
     by_link = (await service.result("POST", "/shell/ticket", fields, token=None))["token"]
@@ -440,7 +440,7 @@ async def test_shell_needs_the_right_to_act_as_the_jobs_account(
     body = custom_job(pool(), package(), enableWebAccess=True, serviceAccount=account)
     name = (await service.result("POST", JOBS, body))["name"]
     await service.run(name)
-    bo = known(service.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
+    bo = add_user(service.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
     uri = (await links(service, name, bo))["workerpool0-0"]
     link = fields_of(uri)
     service.shells.kept[JobUid(1000), 1, PRIMARY] = autopsy(PRIMARY)
@@ -449,7 +449,7 @@ async def test_shell_needs_the_right_to_act_as_the_jobs_account(
         way = f"{JOB}:{path}" if path else "/shell/ticket"
         refused = await service.call("POST", way, order, token=bo)
         assert (refused.status, account in refused.error["message"]) == (403, True)
-    known(service.tokens, "bo@corp.example", "roles/iam.serviceAccountUser", "p1")
+    add_user(service.tokens, "bo@corp.example", "roles/iam.serviceAccountUser", "p1")
     assert (await service.call("POST", f"{JOB}:shell", {}, token=bo)).status == 200
 
 
@@ -498,7 +498,7 @@ async def test_autopsies_of_failed_replicas_are_listed_and_opened(
     service: ApiServiceWithShells,
 ) -> None:
     name = await running(service)
-    await service.apply_events(name, ReplicaExited(1, WORKER, 1, exited(3)))
+    await service.apply_events(name, ReplicaExited(1, WORKER, 1, exit_record(3)))
     for attempt, replica in ((1, PRIMARY), (2, PRIMARY), (2, WORKER)):
         service.shells.kept[JobUid(1000), attempt, replica] = autopsy(replica, attempt)
     described = (await service.result("GET", JOB))["autopsies"]
@@ -530,8 +530,8 @@ async def test_autopsies_are_deleted_with_their_job(service: ApiServiceWithShell
     name = await running(service)
     for replica in (PRIMARY, WORKER):
         service.shells.kept[JobUid(1000), 1, replica] = autopsy(replica, 1)
-    await service.apply_events(name, ReplicaExited(1, PRIMARY, 1, exited(3)))
-    await service.apply_events(name, ReplicaExited(1, WORKER, 1, exited(0)))
+    await service.apply_events(name, ReplicaExited(1, PRIMARY, 1, exit_record(3)))
+    await service.apply_events(name, ReplicaExited(1, WORKER, 1, exit_record(0)))
     assert len(service.shells.autopsies(JobUid(1000))) == 2
     assert (await service.call("DELETE", f"/v1/{name}")).status == 200
     assert service.shells.autopsies(JobUid(1000)) == ()

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from tests.contract.api.api_service import LOCATION, SECOND, START, ApiService
 from tests.contract.api.fake_advisor import SPEC
-from tests.people import known
+from tests.people import add_user
 from tests.unit.specs_requests import custom_job
-from tests.unit.test_specs_ml_tuning import tuned
+from tests.unit.test_specs_ml_tuning import tuned_job
 from tests.unit.test_specs_pipeline import TUNING, inputs, pipeline, tuning_inputs
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.core.capacity import Waiting, WaitReason
@@ -109,7 +109,7 @@ async def test_outlook_needs_a_tuning_job_and_the_right_to_read_its_trials(
     path = f"{OURS}/{quote(study['name'], safe='')}/outlook?parameter=rate"
     assert "measured 0 so far" in (await service.result("GET", path))["reason"]
     for project, status in (("p1", 200), ("p2", 403)):
-        token = known(service.tokens, f"g@{project}.example", project=project)
+        token = add_user(service.tokens, f"g@{project}.example", project=project)
         assert (await service.call("GET", path, token=token)).status == status
 
 
@@ -278,7 +278,7 @@ async def test_describe_shows_causes_of_a_failed_search_and_its_trial(service: A
 
 
 async def test_ml_tuning_job_shows_its_trials_as_ml_jobs(service: ApiService) -> None:
-    answer = await service.result("POST", "/v1/projects/p1/jobs", tuned(maxTrials=3))
+    answer = await service.result("POST", "/v1/projects/p1/jobs", tuned_job(maxTrials=3))
     job_id = answer["jobId"]
     await start_trials(service, f"projects/p1/jobs/{job_id}", 71)
     view = await service.result("GET", f"{OURS}/{job_id}")
@@ -347,7 +347,7 @@ async def test_replica_commands_on_a_pipeline_use_its_custom_job(service: ApiSer
 
 async def test_explain_of_a_tuning_job_explains_one_trial(service: ApiService) -> None:
     """spec/submit#preflight."""
-    jobs: Sequence[tuple[str, Any]] = (("vertex", tuning_job()), ("ml", tuned(maxTrials=3)))
+    jobs: Sequence[tuple[str, Any]] = (("vertex", tuning_job()), ("ml", tuned_job(maxTrials=3)))
     for api, job in jobs:
         body = {"api": api, "project": "p1", "location": "us-central1", "job": job}
         answer = await service.result("POST", f"{OURS}:explain", body)

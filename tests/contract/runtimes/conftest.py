@@ -13,7 +13,7 @@ import pytest
 
 from tests.caches import copy_environment, of_most_jobs, remove_cache
 from tests.commands import execute
-from tests.e2e.packages import Objects, archived
+from tests.e2e.packages import Objects, tar_archive
 from tests.e2e.running import SKLEARN
 from tests.isolation import probe
 from trainshed.core.packages import JobPackage
@@ -30,7 +30,7 @@ def sdist(name: str, setup: str, modules: Mapping[str, str], version: str = "0.1
         "setup.py": setup,
         **modules,
     }
-    return archived({f"{name}-{version}/{path}": text for path, text in files.items()})
+    return tar_archive({f"{name}-{version}/{path}": text for path, text in files.items()})
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Workshop:
     data: Path
     terms: InstallationTerms
     #: Why stronger isolation levels are unavailable here, by level.
-    refused: Mapping[str, str]
+    refusals: Mapping[str, str]
 
     def prepare(self, *uris: str) -> PreparedRuntime:
         packages = tuple(map(JobPackage, uris))
@@ -60,11 +60,11 @@ class Replica:
     """A copy of a template, as a shim makes it, in which a test can run programs."""
 
     root: Path
-    prepared: PreparedRuntime
+    runtime: PreparedRuntime
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         user = self.root / "python-user"
-        path = [str(self.root / "python" / "bin"), str(user / "bin"), *self.prepared.path]
+        path = [str(self.root / "python" / "bin"), str(user / "bin"), *self.runtime.path]
         passed_on = {
             name: value
             for name, value in os.environ.items()

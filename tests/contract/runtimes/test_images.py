@@ -37,7 +37,7 @@ class ImageTool:
     environ: dict[str, str]
     shelf: Path
     tar: Path
-    opened: list[Images] = field(default_factory=list[Images])
+    image_stores: list[Images] = field(default_factory=list[Images])
 
     def tool(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return execute(self.name, *arguments, env=self.environ, timeout=120)
@@ -63,7 +63,7 @@ class ImageTool:
         opened = Images(
             self.shelf, self.name, now=time.monotonic_ns, environ=self.environ | environ
         )
-        self.opened.append(opened)
+        self.image_stores.append(opened)
         return opened
 
 
@@ -94,7 +94,7 @@ def image_tool(request: pytest.FixtureRequest, tmp_path: Path, tar: Path) -> Ite
     if ready.returncode:
         pytest.skip(f"{name} does not work here, images are NOT tested with it: {ready.stderr}")
     yield made
-    for opened in made.opened:
+    for opened in made.image_stores:
         opened.close()
     if name == "docker":
         return

@@ -29,7 +29,7 @@ from trainshed.runtimes.service import LocalRuntimes
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreparedRuntime]:
+def built_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreparedRuntime]:
     """A small environment requested by several callers at once. It is built once, and all callers
     receive its progress."""
     runtimes, choice = fresh(cache := tmp_path_factory.mktemp("built") / "cache", Objects())
@@ -62,13 +62,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreparedRuntime]
 
 
 def test_environment_built_by_one_service_is_ready_for_other_services(
-    built: PreparedRuntime,
+    built_environment: PreparedRuntime,
 ) -> None:
-    runtimes, choice = fresh(Path(built.template).parents[2], Objects())
-    assert runtimes.ready(choice, ()) == built
+    runtimes, choice = fresh(Path(built_environment.template).parents[2], Objects())
+    assert runtimes.ready(choice, ()) == built_environment
     gc.collect()  # No collection may happen during the measurement.
     started = time.thread_time()
-    assert runtimes.ready(choice, ()) == built
+    assert runtimes.ready(choice, ()) == built_environment
     assert time.thread_time() - started < 0.02
     runtimes.close()
 
@@ -92,18 +92,18 @@ async def test_service_can_stop_while_another_service_builds_its_environment(
 async def test_environment_removed_during_a_download_is_rebuilt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = [True]
+    built_environment = [True]
 
     class Losing(Objects):
         def open(self, uri: str) -> BinaryIO:
-            built.clear()
+            built_environment.clear()
             return super().open(uri)
 
     def has(*_: object) -> bool:
-        return bool(built)
+        return bool(built_environment)
 
     def build(*_: object) -> None:
-        built.append(True)
+        built_environment.append(True)
 
     monkeypatch.setattr(Environments, "has", has)
     monkeypatch.setattr(Environments, "build", build)
@@ -112,7 +112,7 @@ async def test_environment_removed_during_a_download_is_rebuilt(
     losing.content["gs://b/p.tar.gz"] = b"content"
     with pytest.raises(PackageFailed):
         await runtimes.prepare(choice, (JobPackage("gs://b/p.tar.gz"),))
-    assert built, "packages are installed on a base that is there"
+    assert built_environment, "packages are installed on a base that is there"
     runtimes.close()
 
 
@@ -128,35 +128,35 @@ def fresh(cache: Path, objects: Objects) -> tuple[LocalRuntimes, RuntimeChoice]:
     return runtimes, choice
 
 
-def test_environment_is_read_only(built: PreparedRuntime) -> None:
-    environment = Path(built.template).parent
+def test_environment_is_read_only(built_environment: PreparedRuntime) -> None:
+    environment = Path(built_environment.template).parent
     for directory, names, files in os.walk(environment):
         if Path(directory) == environment:
             names.remove("template")
         for path in map(Path(directory).joinpath, files):
             assert path.is_symlink() or path.stat().st_mode & 0o222 == 0, path
         assert Path(directory).stat().st_mode & 0o222 == 0, directory
-    assert str(environment) in built.read_only
-    assert str(environment.parents[1]) not in built.read_only
+    assert str(environment) in built_environment.read_only
+    assert str(environment.parents[1]) not in built_environment.read_only
 
 
 def test_program_imports_from_the_base_and_not_from_the_host(replica: Replica) -> None:
     """spec/runtimes#environments: the installed versions are recorded."""
-    recorded = content(replica.prepared)
+    recorded = content(replica.runtime)
     names = ("numpy", "scikit-learn", "google-cloud-storage", "cloudml-hypertune")
     code = (
         "import hypertune, sys; from importlib import metadata as m; "
         f"print(*sys.path, *map(m.version, {names}), sep='\\n')"
     )
     *places, numpy, sklearn, storage, hypertune = replica.python(code).splitlines()
-    allowed = (str(replica.root), str(Path(replica.prepared.template).parent))
+    allowed = (str(replica.root), str(Path(replica.runtime.template).parent))
     assert all(place.startswith(allowed) for place in places if place)
     assert [numpy, sklearn, storage, hypertune] == [recorded[name] for name in names]
 
 
-def test_modules_are_compiled(built: PreparedRuntime) -> None:
+def test_modules_are_compiled(built_environment: PreparedRuntime) -> None:
     """spec/runtimes#environments: imports without bytecode take three times as long."""
-    [numpy] = Path(built.template).parent.glob("lib/python*/site-packages/numpy")
+    [numpy] = Path(built_environment.template).parent.glob("lib/python*/site-packages/numpy")
     for path in numpy.rglob("*.py"):
         assert "tests" in path.parts or [*path.parent.glob(f"__pycache__/{path.stem}.*.pyc")], path
 

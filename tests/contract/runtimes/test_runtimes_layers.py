@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.commands import execute
 from tests.contract.runtimes.conftest import Workshop, content, copy_template, sdist
-from tests.e2e.packages import archived, wheel
+from tests.e2e.packages import tar_archive, wheel
 from trainshed.core.packages import JobPackage
 from trainshed.runtimes.families import format_minor
 from trainshed.runtimes.installer import Installer
@@ -78,7 +78,7 @@ def test_only_packages_missing_in_the_base_are_installed(
         "gs://bucket/hand/other-0.1.tar.gz": {"setup.py": setup, "real/__init__.py": "VALUE = 7\n"},
     }
     for name, files in packages.items():
-        workshop.objects.content[name] = archived(
+        workshop.objects.content[name] = tar_archive(
             {f"custom/{path}": text for path, text in files.items()}
         )
     assert workshop.runtimes.ready(workshop.choice, (JobPackage(uri),)) is None

@@ -19,7 +19,7 @@ import pytest
 from tests.caches import cache_of
 from tests.contract.ordinary_user import NOBODY, interpreter_of_nobody
 from tests.e2e.hostile.table import Column
-from tests.e2e.processes import marked
+from tests.e2e.processes import find_marked
 from tests.e2e.running import (
     ROOT,
     SMALL,
@@ -227,7 +227,7 @@ class AttackSetup:
 
     def processes(self, job: str, mark: str) -> list[int]:
         """Return a running job's processes whose program has `mark` in its command line or environment."""
-        return marked(mark)
+        return find_marked(mark)
 
     def shim(self, pid: int) -> int:
         """Return the process ID of the shim of a program's main process."""
@@ -246,7 +246,7 @@ def common_ground() -> Path:
 
 
 @contextlib.contextmanager
-def opened(
+def open_attack_setup(
     column: Column, kind: type[AttackSetup] = AttackSetup, program: Sequence[str] = PROGRAM
 ) -> Generator[AttackSetup]:
     """Start a service at the column's level, with both projects. `kind`: the setup class. `program`: the code

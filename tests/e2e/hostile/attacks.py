@@ -81,7 +81,7 @@ class MemoryUse:
 
     error: dict[str, Any]
     peak: int
-    survived: bool
+    has_survived: bool
 
 
 def memory_use_of(setup: AttackSetup, job: str) -> MemoryUse:

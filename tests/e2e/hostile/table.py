@@ -51,7 +51,7 @@ class Row:
     what: str
     says: tuple[Outcome, Outcome, Outcome, Outcome, Outcome]
 
-    def expected(self, column: Column) -> Outcome:
+    def expected_outcome(self, column: Column) -> Outcome:
         return self.says[COLUMNS.index(column)]
 
 
@@ -206,7 +206,7 @@ WARM_ROWS = (
 """Attempts that only a warm-started program can make (docs/warm-starts.md)."""
 
 
-def shown() -> str:
+def render_table() -> str:
     """Return the table as shown on the page, preceded by the attempts that fail at every level."""
     titles = [column.title for column in COLUMNS]
     everywhere = [row.what for row in ROWS if set(row.says) == {HELD}]

@@ -44,7 +44,7 @@ class WarmAttackSetup(AttackSetup):
     """
 
     labels: dict[str, str] = field(default_factory=dict[str, str])
-    uploaded: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    uploads: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     jobs: list[str] = field(default_factory=list[str])
 
     def submit(self, project: str, program: str, *arguments: str, **environ: str) -> str:
@@ -109,9 +109,9 @@ class WarmAttackSetup(AttackSetup):
     ) -> str:
         bucket = STAGING[1] if project == OTHER else BUCKETS[project]
         name = f"{program}/pkg-1.0.tar.gz"
-        if (project, program) not in self.uploaded:
+        if (project, program) not in self.uploads:
             self.service.put(bucket, name, source_package(text))
-            self.uploaded.add((project, program))
+            self.uploads.add((project, program))
         body = package_job(f"gs://{bucket}/{name}")
         package = body["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]
         package["args"] = list(arguments)

@@ -31,13 +31,13 @@ class EventWriter:
 
     def _append(self, event: bytes) -> None:
         record = b"\x09" + struct.pack("<d", self.clock()) + event
-        self.file.write(framed(record))
+        self.file.write(frame_record(record))
         self.file.flush()
 
 
-def framed(record: bytes) -> bytes:
+def frame_record(record: bytes) -> bytes:
     length = struct.pack("<Q", len(record))
-    checks = struct.pack("<I", masked(length)), struct.pack("<I", masked(record))
+    checks = struct.pack("<I", masked_crc(length)), struct.pack("<I", masked_crc(record))
     return length + checks[0] + record + checks[1]
 
 
@@ -53,7 +53,7 @@ def varint(number: int) -> bytes:
     return bytes([*encoded, number])
 
 
-def masked(data: bytes) -> int:
+def masked_crc(data: bytes) -> int:
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ TABLE[(crc ^ byte) & 255]

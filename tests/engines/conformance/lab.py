@@ -90,7 +90,7 @@ class Lab(abc.ABC):
         """
         return None
 
-    def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
+    def with_program(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
         """Return the plan with the command of that program."""
         return replace(plan, argv=program.argv())
 

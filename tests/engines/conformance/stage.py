@@ -83,19 +83,19 @@ class Stage:
         self.events.clear()
         self._waited.clear()
         for uid, attempt in self._gangs:
-            await self.repeated(partial(self.engine.stop, uid, attempt, 0))
+            await self.retry(partial(self.engine.stop, uid, attempt, 0))
         for (uid, attempt), slots in self._gangs.items():
             for slot in slots:
                 await self.until(
                     lambda uid=uid, attempt=attempt, slot=slot: any(
                         (e.attempt, e.replica) == (attempt, slot.replica)
-                        for e in self.seen(uid)
+                        for e in self.events_of(uid)
                         if isinstance(e, Ended)
                     ),
                     f"the end of {slot.replica} of job {uid}",
                 )
         for uid, attempt in self._gangs:
-            await self.repeated(partial(self.engine.release, uid, attempt))
+            await self.retry(partial(self.engine.release, uid, attempt))
         self._gangs.clear()
 
     # --- calls of the engine ---
@@ -126,14 +126,14 @@ class Stage:
             for request in requests_for(uid, node, replica)
         ]
         self._gangs.setdefault((uid, attempt), ())
-        slots = await self.repeated(partial(self.engine.allocate, uid, attempt, requests))
+        slots = await self.retry(partial(self.engine.allocate, uid, attempt, requests))
         self._gangs[uid, attempt] = slots
         return slots
 
     async def launch(self, *plans: LaunchPlan) -> None:
-        await self.repeated(partial(self.engine.launch, plans))
+        await self.retry(partial(self.engine.launch, plans))
 
-    async def repeated(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
         """Retry a call like the service while the engine is unavailable."""
         deadline = time.monotonic() + self.lab.patience
         while True:
@@ -172,7 +172,7 @@ class Stage:
             hosts=tuple((slot.hostname, slot.address) for slot in slots.values()),
             limits=Limits(memory=memory_limit, cpu_weight=100, stall_after=stall_after),
         )
-        return self.lab.given(plan, program)
+        return self.lab.with_program(plan, program)
 
     async def run(self, program: Program, **fields: Any) -> JobUid:
         """Start one replica of a new job."""
@@ -206,7 +206,7 @@ class Stage:
         for _ in range(20):
             await self.lab.pass_time()
 
-    def seen(self, uid: JobUid) -> list[ReplicaEvent]:
+    def events_of(self, uid: JobUid) -> list[ReplicaEvent]:
         """Return all reports about a job's replicas."""
         reports = (e for e in self.events if isinstance(e, ReplicaReport))
         return [report.event for report in reports if report.job_uid == uid]
@@ -215,11 +215,11 @@ class Stage:
         """Return the incarnations with reported starts, once per report."""
         return [
             e.incarnation
-            for e in self.seen(uid)
+            for e in self.events_of(uid)
             if isinstance(e, ReplicaStarted) and (e.attempt, e.replica) == (attempt, replica)
         ]
 
-    async def started(
+    async def wait_for_start(
         self, uid: JobUid, replica: ReplicaId = PRIMARY, *, incarnation: int = 1, attempt: int = 1
     ) -> None:
         await self.until(
@@ -233,7 +233,7 @@ class Stage:
         key = (attempt, replica, incarnation)
         return [
             e
-            for e in self.seen(uid)
+            for e in self.events_of(uid)
             if isinstance(e, Ended) and (e.attempt, e.replica, e.incarnation) == key
         ]
 
@@ -246,14 +246,14 @@ class Stage:
         await self.until(lambda: bool(ends()), f"the end of {replica} of job {uid}")
         return ends()[0]
 
-    async def exited(
+    async def wait_for_exit(
         self, uid: JobUid, replica: ReplicaId = PRIMARY, *, incarnation: int = 1, attempt: int = 1
     ) -> ReplicaExited:
         end = await self.end(uid, replica, incarnation=incarnation, attempt=attempt)
         assert isinstance(end, ReplicaExited), end
         return end
 
-    async def changed(self, node: str, *states: NodeState) -> None:
+    async def wait_for_node(self, node: str, *states: NodeState) -> None:
         """Wait until a node has changed to one of those states since the last wait for it."""
 
         def place() -> int:
@@ -274,7 +274,7 @@ class Stage:
         data = b"".join(part.read(0, part.size()) for part in parts)
         return [json.loads(line) for line in data.split(b"\n")[:-1]]
 
-    async def printed(self, uid: JobUid, count: int, replica: ReplicaId = PRIMARY) -> None:
+    async def wait_for_lines(self, uid: JobUid, count: int, replica: ReplicaId = PRIMARY) -> None:
         await self.until(
             lambda: len(self.lines(uid, replica)) >= count, f"{count} lines of {replica}"
         )
@@ -316,7 +316,7 @@ def hostname(uid: JobUid, replica: ReplicaId) -> str:
 Body = Callable[[Any, Stage], Awaitable[None]]
 
 
-def staged(body: Body) -> Callable[[Any, Lab], None]:
+def run_with_stage(body: Body) -> Callable[[Any, Lab], None]:
     """Decorate a test of the suite: it runs with an open engine, and all its programs are
     stopped at the end.
     """

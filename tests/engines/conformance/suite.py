@@ -26,7 +26,7 @@ from tests.engines.conformance.stage import (
     Stage,
     numbers,
     requests_for,
-    staged,
+    run_with_stage,
 )
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.streams import StreamKind, StreamSource
@@ -69,7 +69,7 @@ class Conformance:
 
     # --- slots of a gang ---
 
-    @staged
+    @run_with_stage
     async def test_repeated_allocation_of_a_gang_returns_the_same_slots(self, stage: Stage) -> None:
         uid = stage.job()
         slots = await stage.allocate(uid, PRIMARY, SECOND_REPLICA)
@@ -80,7 +80,7 @@ class Conformance:
         if stage.engine.capabilities().stable_hostname:
             assert [slot.host for slot in slots] == [slot.hostname for slot in slots]
 
-    @staged
+    @run_with_stage
     async def test_missing_node_rejects_the_whole_gang(self, stage: Stage) -> None:
         uid = stage.job()
         with pytest.raises(LaunchRejected):
@@ -88,7 +88,7 @@ class Conformance:
         stage.forget(uid)
         assert await stage.engine.allocations() == ()
 
-    @staged
+    @run_with_stage
     async def test_launch_without_a_slot_starts_nothing(self, stage: Stage) -> None:
         uid, other = stage.job(), stage.job()
         await stage.allocate(uid)
@@ -106,11 +106,11 @@ class Conformance:
         await stage.engine.release(other, 1)
         assert not stage.engine.streams.open(StreamSource(other, 1, PRIMARY), StreamKind.LOG)
 
-    @staged
+    @run_with_stage
     async def test_replicas_of_a_gang_start_and_end_independently(self, stage: Stage) -> None:
         uid, _ = await stage.run_together(Program(code=3), FOREVER)
-        await stage.started(uid, SECOND_REPLICA)
-        assert (await stage.exited(uid)).exit.exit_code == 3
+        await stage.wait_for_start(uid, SECOND_REPLICA)
+        assert (await stage.wait_for_exit(uid)).exit.exit_code == 3
         assert not stage.ends(uid, SECOND_REPLICA)
         with pytest.raises(EngineUnavailable):  # Slots of live replicas are not released.
             await stage.engine.release(uid, 1)
@@ -118,58 +118,58 @@ class Conformance:
 
     # --- exits ---
 
-    @staged
+    @run_with_stage
     async def test_starts_and_exits_are_reported_correctly(self, stage: Stage) -> None:
         ways = [(code, None) for code in (0, 1, 134, 137, 255)]
         ways += [(None, number) for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL)]
         programs = [Program(code=code or 0, signal=number) for code, number in ways]
         uid, replicas = await stage.run_together(*programs)
         for way, replica in zip(ways, replicas, strict=True):
-            end = await stage.exited(uid, replica)
+            end = await stage.wait_for_exit(uid, replica)
             assert (end.exit.exit_code, end.exit.signal) == way
             assert not end.exit.oom, "a SIGKILL alone is no lack of memory"
             assert 0 < end.exit.started <= end.exit.ended and not end.exit.stopped
             # A program that started before the repeated launch may be reported again.
-            start, *others = dict.fromkeys(e for e in stage.seen(uid) if e.replica == replica)
+            start, *others = dict.fromkeys(e for e in stage.events_of(uid) if e.replica == replica)
             assert isinstance(start, ReplicaStarted) and start.at == end.exit.started
             assert others == [end]
 
     # --- limits ---
 
-    @staged
+    @run_with_stage
     async def test_out_of_memory_is_reported(self, stage: Stage) -> None:
         uid = await stage.run(Program(eats_memory=True, runs=None), memory_limit=64 << 20)
-        end = await stage.exited(uid)
+        end = await stage.wait_for_exit(uid)
         assert end.exit.oom and not end.exit.stopped
 
-    @staged
+    @run_with_stage
     async def test_watchdog_ends_a_stalled_program(self, stage: Stage) -> None:
         works = Program(ticks=0.05, runs=4, code=3)  # On a busy machine it may be late.
         uid, (idle, busy) = await stage.run_together(FOREVER, works, stall_after=3 * SECOND)
-        end = (await stage.exited(uid, idle)).exit
+        end = (await stage.wait_for_exit(uid, idle)).exit
         assert end.stalled and not end.stopped
-        end = (await stage.exited(uid, busy)).exit
+        end = (await stage.wait_for_exit(uid, busy)).exit
         assert (end.exit_code, end.stalled) == (3, False)
 
     # --- repeated launches ---
 
-    @staged
+    @run_with_stage
     async def test_repeated_launch_starts_once_and_repeats_the_report(self, stage: Stage) -> None:
         uid = await stage.run(FOREVER)
-        await stage.started(uid)
-        await stage.printed(uid, 1)
+        await stage.wait_for_start(uid)
+        await stage.wait_for_lines(uid, 1)
         await stage.engine.launch([stage.plan(uid, FOREVER)])
         await stage.until(lambda: len(stage.starts(uid)) > 1, "a repeated start report")
         await stage.restart()
         await stage.launch(stage.plan(uid, FOREVER))
-        await stage.started(uid)
+        await stage.wait_for_start(uid)
         await stage.for_a_while()
         assert len(stage.lines(uid)) == 1, "it was not started twice"
 
-    @staged
+    @run_with_stage
     async def test_repeated_launch_repeats_the_report_of_an_end(self, stage: Stage) -> None:
         uid = await stage.run(Program(code=4))
-        await stage.exited(uid)
+        await stage.wait_for_exit(uid)
         await stage.engine.launch([stage.plan(uid, Program(code=4))])
         await stage.until(lambda: len(stage.ends(uid)) > 1, "a repeated end report")
         before = len(stage.ends(uid))
@@ -177,14 +177,14 @@ class Conformance:
         await stage.until(lambda: len(stage.ends(uid)) > before, "the end report after a stop")
         assert len(set(stage.ends(uid))) == 1
 
-    @staged
+    @run_with_stage
     async def test_restart_in_place_rejects_older_incarnations(self, stage: Stage) -> None:
         uid = await stage.run(Program(prints=2, code=1))
         (slot,) = await stage.allocate(uid)
-        await stage.exited(uid)
+        await stage.wait_for_exit(uid)
         await stage.launch(stage.plan(uid, FOREVER, incarnation=2))
-        await stage.started(uid, incarnation=2)
-        await stage.printed(uid, 3)
+        await stage.wait_for_start(uid, incarnation=2)
+        await stage.wait_for_lines(uid, 3)
         assert await stage.allocate(uid) == (slot,)
         await stage.launch(stage.plan(uid, FOREVER, incarnation=1))
         await stage.for_a_while()
@@ -192,7 +192,7 @@ class Conformance:
 
     # --- stops ---
 
-    @staged
+    @run_with_stage
     async def test_stop_honors_the_grace_period(self, stage: Stage) -> None:
         leaves = Program(prints=1, runs=None, on_term=OnTerm.EXIT, term_code=5)
         stays = Program(prints=1, runs=None, on_term=OnTerm.IGNORE)
@@ -202,13 +202,13 @@ class Conformance:
             (FOREVER, 30 * SECOND, (None, signal.SIGTERM)),
         ):
             uid = await stage.run(program)
-            await stage.printed(uid, 1)
+            await stage.wait_for_lines(uid, 1)
             await stage.engine.stop(uid, 1, grace)
-            end = await stage.exited(uid)
+            end = await stage.wait_for_exit(uid)
             assert (end.exit.exit_code, end.exit.signal) == expected
             assert end.exit.stopped
 
-    @staged
+    @run_with_stage
     async def test_replica_stopped_before_its_start_never_starts(self, stage: Stage) -> None:
         uid = stage.job()
         await stage.allocate(uid)
@@ -222,39 +222,41 @@ class Conformance:
         await stage.for_a_while()
         assert not stage.starts(uid) and not stage.lines(uid)
 
-    @staged
+    @run_with_stage
     async def test_stop_reports_the_latest_incarnation_of_each_replica(self, stage: Stage) -> None:
         uid, again = stage.job(), SECOND_REPLICA
         await stage.allocate(uid, PRIMARY, again)
         for incarnation in (1, 2):
             plan = stage.plan(uid, Program(code=incarnation), again, incarnation=incarnation)
             await stage.launch(plan)
-            await stage.exited(uid, again, incarnation=incarnation)
-        before = len(stage.seen(uid))
+            await stage.wait_for_exit(uid, again, incarnation=incarnation)
+        before = len(stage.events_of(uid))
         await stage.engine.stop(uid, 1, 0)
         await stage.end(uid)
         await stage.until(lambda: len(stage.ends(uid, again, incarnation=2)) > 1, "the end, again")
-        ends = {e for e in stage.seen(uid)[before:] if isinstance(e, ReplicaExited | ReplicaLost)}
+        ends = {
+            e for e in stage.events_of(uid)[before:] if isinstance(e, ReplicaExited | ReplicaLost)
+        }
         assert {(e.replica, e.incarnation) for e in ends} == {(PRIMARY, 1), (again, 2)}
 
-    @staged
+    @run_with_stage
     async def test_stop_of_one_replica_does_not_affect_other_replicas(self, stage: Stage) -> None:
         uid = stage.job()
         await stage.allocate(uid, PRIMARY, SECOND_REPLICA)
         gang = (PRIMARY, SECOND_REPLICA)
         await stage.engine.launch([stage.plan(uid, FOREVER, replica) for replica in gang])
         for replica in gang:
-            await stage.printed(uid, 1, replica)
+            await stage.wait_for_lines(uid, 1, replica)
         await stage.engine.stop_replica(uid, 1, SECOND_REPLICA, 1, 30 * SECOND)
-        end = await stage.exited(uid, SECOND_REPLICA)
+        end = await stage.wait_for_exit(uid, SECOND_REPLICA)
         assert end.exit.stopped
         await stage.engine.stop_replica(uid, 1, SECOND_REPLICA, 1, 30 * SECOND)
         await stage.until(lambda: stage.ends(uid, SECOND_REPLICA) == [end, end], "the end, again")
         assert not stage.ends(uid, PRIMARY)
         await stage.engine.launch([stage.plan(uid, Program(), SECOND_REPLICA, incarnation=2)])
-        assert not (await stage.exited(uid, SECOND_REPLICA, incarnation=2)).exit.stopped
+        assert not (await stage.wait_for_exit(uid, SECOND_REPLICA, incarnation=2)).exit.stopped
 
-    @staged
+    @run_with_stage
     async def test_incarnation_stopped_in_advance_never_starts(self, stage: Stage) -> None:
         uid = stage.job()
         await stage.allocate(uid)
@@ -267,17 +269,17 @@ class Conformance:
         await stage.engine.launch([first])
         assert await stage.end(uid) == end
         await stage.launch(stage.plan(uid, Program(prints=1), incarnation=2))
-        assert (await stage.exited(uid, incarnation=2)).exit.exit_code == 0
+        assert (await stage.wait_for_exit(uid, incarnation=2)).exit.exit_code == 0
         await stage.engine.launch([first])
         await stage.until(lambda: stage.ends(uid) == [end, end], "the end of the first, again")
         assert numbers(stage.lines(uid)) == [0], "only the second ran"
 
-    @staged
+    @run_with_stage
     async def test_fault_affects_only_its_incarnation(self, stage: Stage) -> None:
         faults = {Fault.SEGV: signal.SIGSEGV, Fault.KILL: signal.SIGKILL, Fault.OOM: signal.SIGKILL}
         uid, replicas = await stage.run_together(*(FOREVER for _ in faults))
         for (fault, number), replica in zip(faults.items(), replicas, strict=True):
-            await stage.printed(uid, 1, replica)
+            await stage.wait_for_lines(uid, 1, replica)
             await stage.engine.inject(uid, 1, replica, 2, fault)
             await stage.engine.inject(uid, 1, replica, 1, fault)
             end = await stage.end(uid, replica)
@@ -287,25 +289,25 @@ class Conformance:
 
     # --- moves ---
 
-    @staged
+    @run_with_stage
     async def test_replica_moves_after_all_its_processes_have_ended(self, stage: Stage) -> None:
         nodes = await stage.nodes()
         if len(nodes) < 2:
             pytest.skip("the engine has one node")
         uid = await stage.run(FOREVER)
         (before,) = await stage.allocate(uid)
-        await stage.printed(uid, 1)
+        await stage.wait_for_lines(uid, 1)
         with pytest.raises(EngineUnavailable):
             await stage.engine.allocate(uid, 1, [moved_to(before, nodes[1])])
-        await stage.repeated(lambda: stage.engine.stop_replica(uid, 1, PRIMARY, 1, 0))
+        await stage.retry(lambda: stage.engine.stop_replica(uid, 1, PRIMARY, 1, 0))
         await stage.end(uid)
         (moved,) = await stage.allocate(uid, node=nodes[1])
         assert (moved.node, moved.hostname) == (nodes[1], before.hostname)
         await stage.launch(stage.plan(uid, Program(prints=1), incarnation=2))
-        await stage.exited(uid, incarnation=2)
+        await stage.wait_for_exit(uid, incarnation=2)
         assert numbers(stage.lines(uid)) == [0, 1], "its log continues"
 
-    @staged
+    @run_with_stage
     async def test_loss_is_reported_after_the_replicas_of_the_node_are_dead(
         self, stage: Stage
     ) -> None:
@@ -320,9 +322,9 @@ class Conformance:
         (before,) = await stage.allocate(uid, node=here)
         await stage.allocate(other, node=there)
         await stage.launch(stage.plan(other, FOREVER))
-        await stage.printed(uid, 2)
+        await stage.wait_for_lines(uid, 2)
         await lab.cut_off(stage.engine, here)
-        await stage.changed(here, NodeState.GONE, NodeState.UNHEARD)
+        await stage.wait_for_node(here, NodeState.GONE, NodeState.UNHEARD)
         if not stage.ends(uid):
             with contextlib.suppress(EngineUnavailable):
                 await stage.engine.allocate(uid, 1, [moved_to(before, there)])
@@ -334,20 +336,20 @@ class Conformance:
         (moved,) = await stage.allocate(uid, node=there)
         assert moved.hostname == before.hostname
         await stage.launch(stage.plan(uid, FOREVER, incarnation=2))
-        await stage.started(uid, incarnation=2)
+        await stage.wait_for_start(uid, incarnation=2)
         await lab.reconnect(stage.engine, here)
-        await stage.changed(here, NodeState.UP)
+        await stage.wait_for_node(here, NodeState.UP)
         await stage.for_a_while()
         assert not stage.ends(uid, incarnation=2) and not stage.ends(other)
         fresh = await stage.run(Program())
-        await stage.exited(fresh)
+        await stage.wait_for_exit(fresh)
 
     # --- logs ---
 
-    @staged
+    @run_with_stage
     async def test_log_has_no_gaps_or_duplicates(self, stage: Stage) -> None:
         uid = await stage.run(Program(prints=500))
-        await stage.exited(uid)
+        await stage.wait_for_exit(uid)
         lines = stage.lines(uid)
         assert numbers(lines) == list(range(500)), "the log is complete after the report of the end"
         assert len({line["m"] for line in lines}) == 500
@@ -356,17 +358,17 @@ class Conformance:
         # If a program exits before its node is connected, this arrives after the exit.
         assert any(isinstance(e, LinesWritten) and e.job_uid == uid for e in stage.events)
 
-    @staged
+    @run_with_stage
     async def test_log_follower_survives_a_service_restart(self, stage: Stage) -> None:
         uid = await stage.run(Program(prints=3, ticks=0.02, runs=None))
-        await stage.printed(uid, 5)
+        await stage.wait_for_lines(uid, 5)
         source, seen = StreamSource(uid, 1, PRIMARY), b""
         for restarts in (True, False):
             (part,) = stage.engine.streams.open(source, StreamKind.LOG)
             seen += part.read(len(seen), part.size() - len(seen))
             if restarts:
                 await stage.restart()
-                await stage.printed(uid, 10)
+                await stage.wait_for_lines(uid, 10)
         await stage.engine.stop(uid, 1, 0)
         await stage.end(uid)
         (part,) = stage.engine.streams.open(source, StreamKind.LOG)
@@ -376,7 +378,7 @@ class Conformance:
 
     # --- leftovers and IDs ---
 
-    @staged
+    @run_with_stage
     async def test_release_removes_everything_except_streams(self, stage: Stage) -> None:
         mark = f"conformance-child-{time.monotonic_ns()}"
         uid = await stage.run(Program(prints=2, runs=0.3, child=mark))
@@ -393,44 +395,44 @@ class Conformance:
         streams.remove(uid)
         assert not streams.sources(uid) and not stage.lines(uid)
 
-    @staged
+    @run_with_stage
     async def test_attempts_of_a_job_are_independent(self, stage: Stage) -> None:
         uid = await stage.run(Program(prints=1, code=1))
-        await stage.exited(uid)
+        await stage.wait_for_exit(uid)
         await stage.allocate(uid, attempt=2)
         await stage.engine.launch([stage.plan(uid, Program(prints=1, code=2), attempt=2)])
-        assert (await stage.exited(uid, attempt=2)).exit.exit_code == 2
+        assert (await stage.wait_for_exit(uid, attempt=2)).exit.exit_code == 2
         assert numbers(stage.lines(uid)) == numbers(stage.lines(uid, attempt=2)) == [0]
 
-    @staged
+    @run_with_stage
     async def test_reused_job_id_shows_no_old_data(self, stage: Stage) -> None:
         """A restored database reuses a job's ID."""
         uid = await stage.run(Program(code=7))
-        await stage.exited(uid)
+        await stage.wait_for_exit(uid)
         await stage.engine.release(uid, 1)
         stage.events.clear()
         await stage.allocate(uid)
         await stage.engine.launch([stage.plan(uid, Program(code=8))])
-        assert (await stage.exited(uid)).exit.exit_code == 8
+        assert (await stage.wait_for_exit(uid)).exit.exit_code == 8
 
     # --- the service dies ---
 
-    @staged
+    @run_with_stage
     async def test_programs_survive_a_service_restart(self, stage: Stage) -> None:
         runs, ends = await stage.run(FOREVER), await stage.run(Program(runs=0.2, code=6))
-        await stage.started(runs)
-        await stage.started(ends)
+        await stage.wait_for_start(runs)
+        await stage.wait_for_start(ends)
         slots = await stage.allocate(runs)
         await stage.restart()
-        await stage.started(runs)
-        assert (await stage.exited(ends)).exit.exit_code == 6
+        await stage.wait_for_start(runs)
+        assert (await stage.wait_for_exit(ends)).exit.exit_code == 6
         assert await stage.allocate(runs) == slots
         assert set(await stage.engine.allocations()) == {(runs, 1), (ends, 1)}
         assert len(stage.lines(runs)) <= 1
-        await stage.repeated(lambda: stage.engine.stop(runs, 1, 30 * SECOND))
-        assert (await stage.exited(runs)).exit.signal == signal.SIGTERM
+        await stage.retry(lambda: stage.engine.stop(runs, 1, 30 * SECOND))
+        assert (await stage.wait_for_exit(runs)).exit.signal == signal.SIGTERM
 
-    @staged
+    @run_with_stage
     async def test_service_kill_at_any_step_of_a_launch_causes_exactly_one_start(
         self, stage: Stage
     ) -> None:
@@ -445,22 +447,22 @@ class Conformance:
             plan = stage.plan(uid, Program(prints=1, code=9))
             steps = max(steps, await stage.killed_in(holder, step, "launch", [plan]))
             await stage.launch(plan)
-            assert (await stage.exited(uid)).exit.exit_code == 9
+            assert (await stage.wait_for_exit(uid)).exit.exit_code == 9
             assert numbers(stage.lines(uid)) == [0], f"killed at step {step}"
             return steps
 
         await at_every_step(stage, start)
 
-    @staged
+    @run_with_stage
     async def test_stop_completes_despite_a_service_kill_at_any_step(self, stage: Stage) -> None:
         async def stop(holder: Holder, step: int | None) -> int:
             uid = await stage.run(FOREVER)
-            await stage.printed(uid, 1)
+            await stage.wait_for_lines(uid, 1)
             steps = await stage.killed_in(holder, step, "stop", uid, 1, 30 * SECOND)
-            await stage.repeated(lambda: stage.engine.stop(uid, 1, 30 * SECOND))
-            assert (await stage.exited(uid)).exit.signal == signal.SIGTERM
+            await stage.retry(lambda: stage.engine.stop(uid, 1, 30 * SECOND))
+            assert (await stage.wait_for_exit(uid)).exit.signal == signal.SIGTERM
             steps = max(steps, await stage.killed_in(holder, step, "release", uid, 1))
-            await stage.repeated(lambda: stage.engine.release(uid, 1))
+            await stage.retry(lambda: stage.engine.release(uid, 1))
             stage.forget(uid)
             assert await stage.engine.allocations() == ()
             return steps
@@ -469,21 +471,21 @@ class Conformance:
 
     # --- shells ---
 
-    @staged
+    @run_with_stage
     async def test_shell_opens_next_to_a_running_program(self, stage: Stage) -> None:
         if not isinstance(stage.engine, Terminals):
             pytest.skip("the engine opens no shells")
         shells = terminals_of(stage.engine)
         uid = await stage.run(FOREVER)
-        await stage.printed(uid, 1)
+        await stage.wait_for_lines(uid, 1)
         request = TerminalRequest(is_terminal=False, command="echo here; exit 3")
         shell = await shells.open_terminal(uid, 1, PRIMARY, 1, request)
-        assert (await shown(stage, shell), shell.status) == (b"here\n", 3)
+        assert (await read_shell(stage, shell), shell.status) == (b"here\n", 3)
         assert not stage.ends(uid)
 
     # --- leftovers of failed replicas ---
 
-    @staged
+    @run_with_stage
     async def test_files_of_a_failed_replica_are_kept_and_readable(self, stage: Stage) -> None:
         if not stage.engine.capabilities().autopsies:
             pytest.skip("the engine does not declare `autopsies`")
@@ -493,7 +495,7 @@ class Conformance:
         plans = [stage.plan(uid, failing), stage.plan(uid, Program(), SECOND_REPLICA)]
         await stage.engine.launch(plans)
         for replica in (PRIMARY, SECOND_REPLICA):
-            await stage.exited(uid, replica)
+            await stage.wait_for_exit(uid, replica)
         await stage.engine.release(uid, 1)
         stage.forget(uid)
         for _ in range(2):
@@ -504,13 +506,13 @@ class Conformance:
         shells = terminals_of(stage.engine)
         request = TerminalRequest(is_terminal=False, command="cat left; exit 4")
         shell = await shells.open_autopsy(uid, 1, PRIMARY, request)
-        assert await shown(stage, shell) == b"a checkpoint" and shell.status == 4
+        assert await read_shell(stage, shell) == b"a checkpoint" and shell.status == 4
         assert await shells.delete_autopsy(uid, 1, PRIMARY)
         assert shells.autopsies(uid) == ()
         assert not await shells.delete_autopsy(uid, 1, PRIMARY)
 
 
-async def shown(stage: Stage, shell: Terminal) -> bytes:
+async def read_shell(stage: Stage, shell: Terminal) -> bytes:
     """Read a shell's output to its end."""
     seen = b""
     async with asyncio.timeout(stage.lab.patience):

@@ -111,9 +111,9 @@ class Incarnation(Struct):
     script: Script
     node: str
     fate: Fate = Fate.STARTING
-    started: Nanos = 0
+    start_time: Nanos = 0
     #: It has received SIGTERM.
-    stopped: bool = False
+    is_stopped: bool = False
     #: Grace period (nanoseconds) of a pending stop, which waits until the node is reachable; None = no
     #: pending stop.
     to_stop: int | None = None
@@ -129,7 +129,7 @@ class Incarnation(Struct):
     #: Its reports are recorded.
     watch_metrics: bool = False
     #: Time of the launch in nanoseconds of `Clock.now`, like `over`. The records use the wall clock.
-    begun: int = 0
+    launch_time: int = 0
     #: Time of its end.
     over: int = 0
 
@@ -150,7 +150,7 @@ class SimSlot(Struct):
     attempt: int
     slot: Slot
     accelerators: int = 0
-    refused: int = 0
+    last_rejected: int = 0
     incarnations: dict[int, Incarnation] = field(default_factory=dict[int, Incarnation])
 
     @property
@@ -183,8 +183,8 @@ class SimSlot(Struct):
         """Return the events that completely describe an incarnation now, in order."""
         key = (self.attempt, self.replica, run.number)
         events: list[ReplicaEvent] = []
-        if run.started:
-            events.append(ReplicaStarted(*key, run.started))
+        if run.start_time:
+            events.append(ReplicaStarted(*key, run.start_time))
         if run.fate is Fate.EXITED:
             assert run.exit is not None
             events.append(ReplicaExited(*key, run.exit))
@@ -242,9 +242,9 @@ class Processes:
         if not run.lives:
             self._tell(sim_slot, run)
             return
-        if run.stopped:
+        if run.is_stopped:
             return
-        run.stopped = True
+        run.is_stopped = True
         script = run.script
         if script.on_term is OnTerm.DIE:
             self.end(sim_slot, run, None, SIGTERM)
@@ -269,9 +269,9 @@ class Processes:
             exit_code=code,
             signal=signal,
             oom=oom,
-            started=run.started,
+            started=run.start_time,
             ended=self._clock.wall,
-            stopped=run.stopped,
+            stopped=run.is_stopped,
             stalled=stalled,
         )
         self._tell(sim_slot, run, news=True)
@@ -298,7 +298,7 @@ class Processes:
         if script.start_fails:
             self.lose(sim_slot, run, "its sandbox could not be made", by_service=True)
             return
-        run.fate, run.started = Fate.RUNNING, self._clock.wall
+        run.fate, run.start_time = Fate.RUNNING, self._clock.wall
         self._tell(sim_slot, run, news=True)
         self._print_later(sim_slot, run)
         self._report_later(sim_slot, run)

@@ -64,7 +64,7 @@ class World:
         self.scripts = scripts
         self.times = times or Times()
         self.bus = bus or FaultyEventBus(clock)
-        self._nodes = Nodes(clock, nodes, self.times, self.bus, self._fenced)
+        self._nodes = Nodes(clock, nodes, self.times, self.bus, self._fence)
         self.places = self._nodes.places
         self.strict = strict
         self.violations: list[str] = []
@@ -78,8 +78,8 @@ class World:
             self.times.start,
             random.Random(seed),
             self._tell,
-            printed=self._printed,
-            reported=self._reported,
+            printed=self._print,
+            reported=self._report,
         )
         self._gangs = Gangs()
         #: All incarnations ever launched, in order, including those of released slots.
@@ -117,17 +117,17 @@ class World:
         if self.refuse_launches:
             self.refuse_launches -= 1
             raise LaunchRejected("the simulated engine was told to refuse this launch")
-        sim_slots = [self._known(plan.job_uid, plan.attempt, plan.replica) for plan in plans]
+        sim_slots = [self._require_slot(plan.job_uid, plan.attempt, plan.replica) for plan in plans]
         for plan, sim_slot in zip(plans, sim_slots, strict=True):
             if (
                 plan.incarnation not in sim_slot.incarnations
-                and plan.incarnation > sim_slot.refused
+                and plan.incarnation > sim_slot.last_rejected
             ):
                 self._nodes.require(sim_slot.slot.node)
         for plan, sim_slot in zip(plans, sim_slots, strict=True):
             if (known := sim_slot.incarnations.get(plan.incarnation)) is not None:
                 self._tell(sim_slot, known)
-            elif plan.incarnation <= sim_slot.refused:
+            elif plan.incarnation <= sim_slot.last_rejected:
                 self.bus.tell(sim_slot.never_started(plan.incarnation))
             else:
                 self._hand_over(sim_slot, plan)
@@ -136,7 +136,7 @@ class World:
         self._answer()
         for sim_slot in self._gangs.of(job_uid, attempt).values():
             latest = sim_slot.latest
-            sim_slot.refused = 10**9
+            sim_slot.last_rejected = 10**9
             if latest is None:
                 self.bus.tell(sim_slot.never_started(1))
             else:
@@ -146,11 +146,11 @@ class World:
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
     ) -> None:
         self._answer()
-        sim_slot = self._known(job_uid, attempt, replica)
+        sim_slot = self._require_slot(job_uid, attempt, replica)
         if (known := sim_slot.incarnations.get(incarnation)) is not None:
             self._stop(sim_slot, known, grace)
         else:
-            sim_slot.refused = max(sim_slot.refused, incarnation)
+            sim_slot.last_rejected = max(sim_slot.last_rejected, incarnation)
             self.bus.tell(sim_slot.never_started(incarnation))
 
     def inject(
@@ -246,7 +246,7 @@ class World:
         if self.clock.now < self.unavailable_until:
             raise EngineUnavailable("the simulated engine was told not to answer now")
 
-    def _known(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> SimSlot:
+    def _require_slot(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> SimSlot:
         sim_slot = self.sim_slot(job_uid, attempt, replica)
         if sim_slot is None:
             raise LaunchRejected(f"{replica} of job {job_uid} has no slot; allocate one")
@@ -256,13 +256,13 @@ class World:
         script = self.scripts(Life(plan.job_uid, plan.attempt, plan.replica, plan.incarnation))
         for other in self._gangs.of_replica(sim_slot.job_uid, sim_slot.replica):
             if (latest := other.latest) is not None and latest.lives:
-                self._violated(
+                self._add_violation(
                     f"{_name(sim_slot)}.{plan.incarnation} is to start while {other.attempt}.{latest.number} "
                     "lives"
                 )
         self.starts += 1
         run = sim_slot.begin(plan, script)
-        run.begun = self.clock.now
+        run.launch_time = self.clock.now
         self.lived.append((sim_slot, run))
         self._processes.start(sim_slot, run)
 
@@ -272,7 +272,7 @@ class World:
         else:
             self._processes.stop(sim_slot, run, grace)
 
-    def _fenced(self, node: str) -> None:
+    def _fence(self, node: str) -> None:
         for sim_slot, run in self._on(node):
             if run.lives:
                 self._processes.lose(sim_slot, run, "its node does not answer", tell=False)
@@ -293,7 +293,7 @@ class World:
             return
         has, used = self.places[node].has, tuple(map(sum, zip(*takes, strict=True)))
         if any(wants > there for wants, there in zip(used, has, strict=True)):
-            self._violated(f"node {node} has {has} and is given {used}")
+            self._add_violation(f"node {node} has {has} and is given {used}")
 
     def _tell(
         self, sim_slot: SimSlot, run: Incarnation, *, fenced: bool = False, news: bool = False
@@ -305,16 +305,16 @@ class World:
             for event in sim_slot.events_of(run)[-1:] if news else sim_slot.events_of(run):
                 self.bus.tell(event)
 
-    def _printed(self, sim_slot: SimSlot, run: Incarnation, text: str) -> None:
+    def _print(self, sim_slot: SimSlot, run: Incarnation, text: str) -> None:
         which = (sim_slot.job_uid, sim_slot.attempt, sim_slot.replica)
         line = self.journals.write(*which, run.number, at=self.clock.wall, text=text)
         self.bus.tell(LinesWritten(*which, line.n + 1))
 
-    def _reported(self, sim_slot: SimSlot, run: Incarnation, report: Reports) -> None:
-        self.notebooks.write(sim_slot.job_uid, run.started, self.clock.wall, report)
+    def _report(self, sim_slot: SimSlot, run: Incarnation, report: Reports) -> None:
+        self.notebooks.write(sim_slot.job_uid, run.start_time, self.clock.wall, report)
         self.bus.tell(MetricsWritten(sim_slot.job_uid, sim_slot.attempt, sim_slot.replica))
 
-    def _violated(self, what: str) -> None:
+    def _add_violation(self, what: str) -> None:
         self.violations.append(f"at {self.clock.now / SECOND:.3f} s: {what}")
 
 
@@ -343,13 +343,13 @@ class Place(Struct):
     node: Node
     reachable: bool = True
     alive: bool = True
-    gone: bool = False
+    is_gone: bool = False
     draining: bool = False
     since: Nanos = 0
 
     @property
     def state(self) -> NodeState:
-        if self.gone:
+        if self.is_gone:
             return NodeState.GONE
         return NodeState.DRAINING if self.draining else NodeState.UP
 
@@ -374,19 +374,19 @@ class Nodes:
         self._clock = clock
         self._times = times
         self._bus = bus
-        self._fenced = fenced
+        self._fence = fenced
         self.places = {node.name: Place(node) for node in nodes}
 
     def tell_all(self) -> None:
         """Send the lost and draining nodes to a new listener."""
         for place in self.places.values():
-            if place.gone or place.draining:
+            if place.is_gone or place.draining:
                 self._tell(place, "as found")
 
     def require(self, node: str) -> None:
         """Raise EngineUnavailable if no program can be started there now."""
         place = self.places[node]
-        if place.gone or not place.reachable:
+        if place.is_gone or not place.reachable:
             raise EngineUnavailable(f"node {node} does not answer; name another one, or wait")
 
     def drain(self, node: str, *, draining: bool) -> None:
@@ -404,23 +404,23 @@ class Nodes:
         def still() -> bool:
             return not place.reachable and place.since == since
 
-        def gone() -> None:
+        def mark_gone() -> None:
             if still():
-                place.gone = True
+                place.is_gone = True
                 self._tell(place, "it does not answer")
 
-        def fenced() -> None:
+        def fence() -> None:
             if still():
-                self._fenced(node)
+                self._fence(node)
 
-        self._clock.after(self._times.lease, gone)
-        self._clock.after(self._times.fence, fenced)
+        self._clock.after(self._times.lease, mark_gone)
+        self._clock.after(self._times.fence, fence)
 
     def come_back(self, node: str) -> None:
         place = self.places[node]
         place.reachable, place.alive, place.since = True, True, self._clock.now
-        if place.gone:
-            place.gone = False
+        if place.is_gone:
+            place.is_gone = False
             self._tell(place, "it answers again")
 
     def _tell(self, place: Place, cause: str) -> None:

@@ -24,7 +24,7 @@ class KubernetesEngineLab(MachineLab):
         table = {**lab_settings(lab), **settings}
         super().__init__(lab, engine_of, directory, settings=table, kills=kills)
 
-    def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
+    def with_program(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
         """Return the plan with the Python of the Pods' image."""
         return replace(plan, argv=(PYTHON, *program.argv()[1:]))
 

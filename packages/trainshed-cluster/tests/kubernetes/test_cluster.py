@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.engines.conformance.lab import OnTerm, Program
-from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
+from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, run_with_stage
 from tests.kubernetes import chart
 from tests.kubernetes.conformance_lab import KubernetesEngineLab, lab_settings
 from tests.kubernetes.lab import KubernetesLab
@@ -52,7 +52,7 @@ def test_evicted_pod_gets_its_grace_period_and_a_notice(
     async def body(_: object, stage: Stage) -> None:
         leaves = Program(prints=1, runs=None, on_term=OnTerm.EXIT, term_code=0)
         uid = await stage.run(leaves)
-        await stage.printed(uid, 1)
+        await stage.wait_for_lines(uid, 1)
         [pod] = our_pods(cluster)
         eviction = {
             "apiVersion": "policy/v1beta1",
@@ -67,9 +67,9 @@ def test_evicted_pod_gets_its_grace_period_and_a_notice(
         assert end.loss is Cause.POD_EVICTED and "was deleted or evicted" in str(end.cause)
         # The replica's next incarnation gets another Pod.
         await stage.launch(stage.plan(uid, Program(prints=1), incarnation=2))
-        assert (await stage.exited(uid, incarnation=2)).exit.exit_code == 0
+        assert (await stage.wait_for_exit(uid, incarnation=2)).exit.exit_code == 0
 
-    staged(body)(None, engine_lab(cluster, tmp_path))
+    run_with_stage(body)(None, engine_lab(cluster, tmp_path))
 
 
 def test_force_deleted_pod_blocks_its_replica_until_the_lease_expires(
@@ -77,7 +77,7 @@ def test_force_deleted_pod_blocks_its_replica_until_the_lease_expires(
 ) -> None:
     async def body(_: object, stage: Stage) -> None:
         uid = await stage.run(Program(prints=1, ticks=0.05, runs=None))
-        await stage.printed(uid, 2)
+        await stage.wait_for_lines(uid, 2)
         cluster.unplug("node1")
         try:
             cluster.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")
@@ -90,7 +90,7 @@ def test_force_deleted_pod_blocks_its_replica_until_the_lease_expires(
         finally:
             cluster.replug("node1")
 
-    staged(body)(None, engine_lab(cluster, tmp_path))
+    run_with_stage(body)(None, engine_lab(cluster, tmp_path))
     cluster.await_ready()
 
 
@@ -148,7 +148,7 @@ def test_hostname_resolves_to_the_new_pod_of_a_moved_replica(
         await stage.until(lambda: _last(stage, uid) == f"{peer.host} second", "the second answer")
         assert not stage.ends(uid)
 
-    staged(body)(None, engine_lab(cluster, tmp_path, run_as=run_as, grace=1.0))
+    run_with_stage(body)(None, engine_lab(cluster, tmp_path, run_as=run_as, grace=1.0))
 
 
 def _last(stage: Stage, uid: JobUid) -> object:
@@ -166,11 +166,11 @@ def test_chart_grants_all_rights_that_the_engine_needs(
 
     async def body(_: object, stage: Stage) -> None:
         uid = await stage.run(Program(prints=1))
-        assert (await stage.exited(uid)).exit.exit_code == 0
+        assert (await stage.wait_for_exit(uid)).exit.exit_code == 0
 
     own = {"kubeconfig": str(cluster.service_kubeconfig)}
     try:
-        staged(body)(None, engine_lab(cluster, tmp_path, **own))
+        run_with_stage(body)(None, engine_lab(cluster, tmp_path, **own))
     finally:
         cluster.kubectl("delete", "--wait=false", "-f", "-", stdin=manifest)
     assert not our_pods(cluster)
@@ -201,9 +201,9 @@ def test_pod_lifecycle_uses_three_api_calls(cluster: KubernetesLab, tmp_path: Pa
     async def body(_: object, stage: Stage) -> None:
         uids = [await stage.run(Program(prints=1)) for _ in range(_SEVERAL)]
         for uid in uids:
-            assert (await stage.exited(uid)).exit.exit_code == 0
+            assert (await stage.wait_for_exit(uid)).exit.exit_code == 0
 
-    staged(body)(None, engine_lab(cluster, tmp_path))
+    run_with_stage(body)(None, engine_lab(cluster, tmp_path))
     for _ in until("the end of all Pods", 60):
         if not our_pods(cluster):
             break

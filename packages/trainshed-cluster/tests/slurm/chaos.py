@@ -43,7 +43,7 @@ class Fault:
     kind: str
     node: str | None
     began: int
-    ended: int
+    end: int
     cuts: bool
 
 
@@ -157,8 +157,8 @@ def wrong_outcomes(job: FinishedJob, faults: Iterable[Fault]) -> Iterator[str]:
     # All lives of such a job are equal.
     yield from outcome(job, Course((1,), course(job.story.plan).outcome))
     cutting = [*(fault for fault in faults if fault.cuts), *_long_absences(job.timeline)]
-    for replica, seen in job.seen.items():
-        over = [*(life.begun for life in seen.lives[1:]), time.time_ns()]
+    for replica, seen in job.observed.items():
+        over = [*(life.start_time for life in seen.lives[1:]), time.time_ns()]
         # A job that was cancelled before its start has no lives.
         nodes = _nodes_of(job.timeline, replica, seen.lives)
         cut = {
@@ -167,7 +167,7 @@ def wrong_outcomes(job: FinishedJob, faults: Iterable[Fault]) -> Iterator[str]:
             for fault in cutting
             if (not node or fault.node in (None, node))
             and fault.began < until
-            and life.begun < _effect_end(fault)
+            and life.start_time < _effect_end(fault)
         }
         job.counts["cut"] += len(cut)
         yield from (f"{replica}: {text}" for text in lines(job, replica, cut))
@@ -184,7 +184,7 @@ def _long_absences(timeline: Iterable[Mapping[str, Any]]) -> Iterator[Fault]:
 
 def _effect_end(fault: Fault) -> int:
     """Return the time until which a program may end because of the fault. Slurm and fences take some time."""
-    return fault.ended + round(_FENCED * 1e9)
+    return fault.end + round(_FENCED * 1e9)
 
 
 def _nodes_of(

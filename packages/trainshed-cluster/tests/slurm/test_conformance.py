@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.engines.conformance.lab import Lab, Program
-from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
+from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, run_with_stage
 from tests.engines.conformance.suite import Conformance
 from tests.slurm.conformance_lab import MachineLab, settle_at_once, slurm_engine
 from tests.slurm.lab import CPUS, SlurmLab
@@ -51,9 +51,9 @@ def test_slurm_chooses_the_nodes_of_a_gang_in_its_queue(
         plans = [stage.plan(uid, Program(prints=1), slot.replica) for slot in slots]
         await stage.launch(*plans)
         for slot in slots:
-            assert (await stage.exited(uid, slot.replica)).exit.exit_code == 0
+            assert (await stage.wait_for_exit(uid, slot.replica)).exit.exit_code == 0
         [nodes] = [event.nodes for event in stage.events if isinstance(event, NodesChosen)]
         assert dict(nodes) == {PRIMARY: "node2", SECOND_REPLICA: "node2"}
 
-    staged(body)(None, outside(slurm_lab, tmp_path, queue="slurm"))
+    run_with_stage(body)(None, outside(slurm_lab, tmp_path, queue="slurm"))
     slurm_lab.clear()

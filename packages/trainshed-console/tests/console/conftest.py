@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.console.browser import Browser, ConsoleService
-from tests.people import known
+from tests.people import add_user
 
 
 @pytest.fixture
@@ -29,5 +29,5 @@ async def browser(service: ConsoleService) -> Browser:
 async def guest(service: ConsoleService) -> Browser:
     """A browser of a user who only has a role in the project p2."""
     made = Browser(service)
-    await made.sign_in(token=known(service.tokens, "g@example.com", project="p2"))
+    await made.sign_in(token=add_user(service.tokens, "g@example.com", project="p2"))
     return made

@@ -14,7 +14,7 @@ from tests.console.browser import ADDRESS, Browser, ConsoleService
 from tests.console.test_pages import CUSTOM_JOBS, JOB
 from tests.console.test_submit import FORM
 from tests.contract.api.test_matrix import ANA, MISSING
-from tests.people import known
+from tests.people import add_user
 from trainshed.access.permissions import ROLES
 from trainshed.access.policy import Grant
 from trainshed.wire.status import CallRejected
@@ -85,7 +85,7 @@ async def test_permission_table_decides_every_console_request(
     monkeypatch.setattr(application, "render", render_if_drawn)
     monkeypatch.setattr(live, "stream", once)
     monkeypatch.setattr(logs, "KEEPALIVE_INTERVAL", 0.0)
-    token = known(service.tokens, ANA)
+    token = add_user(service.tokens, ANA)
     ana = Browser(service)
     await ana.sign_in(token=token)
     jobs: dict[str, list[str]] = {}

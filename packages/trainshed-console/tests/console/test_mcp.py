@@ -13,7 +13,7 @@ import pytest
 from tests.contract.api.api_service import LOCATION, START, Answer, ApiService
 from tests.contract.api.test_access import audit, token_of
 from tests.contract.api.test_trainshed_tuning import start_trials
-from tests.people import known
+from tests.people import add_user
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.access.permissions import ROLES
@@ -145,7 +145,7 @@ async def test_mcp_wait_for_job_returns_when_the_job_ends(service: ApiService) -
 async def test_permission_table_decides_every_mcp_tool_call(service: ApiService) -> None:
     """The test calls each tool with each role, in the user's project and in another project."""
     assert NEEDS.keys() == BY_NAME.keys()
-    token, names = known(service.tokens, ANA, project="p1"), dict[str, str]()
+    token, names = add_user(service.tokens, ANA, project="p1"), dict[str, str]()
     for project, place in (("p1", LOCATION), ("p2", OTHERS)):
         names[project] = (await service.result("POST", f"{place}/customJobs", custom_job()))["name"]
         await service.update_job(names[project], state=JobState.SUCCEEDED)

@@ -12,8 +12,8 @@ from tests.console.test_sessions import JOB
 from tests.contract.api.api_service import SECOND
 from tests.contract.api.fake_capacity import node
 from tests.contract.api.test_api_usage import PRIMARY, first_entry, usage_entry, write
-from tests.people import known
-from tests.unit.jobs import exited
+from tests.people import add_user
+from tests.unit.jobs import exit_record
 from trainshed.core.capacity import NodeCondition, Waiting, WaitReason
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaExited
@@ -112,7 +112,9 @@ async def test_overview_counts_failures_by_cause(service: ConsoleService, browse
     jobs = [await start_job(service, f"<b>broken-{number}") for number in range(2)]
     service.clock += 86_400 * SECOND  # The submission time does not matter.
     for job in jobs:
-        await service.apply_events(str(job.name), ReplicaExited(1, ReplicaId(0, 0), 1, exited(1)))
+        await service.apply_events(
+            str(job.name), ReplicaExited(1, ReplicaId(0, 0), 1, exit_record(1))
+        )
     page = await browser.get("/overview")
     assert "2 failed in the last day" in text_of(page)
     assert "2 User code failed" in text_of(page), text_of(page)
@@ -129,6 +131,6 @@ async def test_overview_excludes_other_projects(service: ConsoleService, guest: 
         assert "0 running 1 waiting" in page and "of p2" in page
         for theirs in ("secret-name", "Nodes ready", "GPUs by user"):
             assert theirs not in page
-    known(service.tokens, "g@example.com", project="p3")
+    add_user(service.tokens, "g@example.com", project="p3")
     body = (await guest.get("/queue")).body.decode()
     assert "<option selected>p2</option><option>p3</option></select>" in body

@@ -15,7 +15,7 @@ from tests.console.test_sessions import JOB
 from tests.console.test_submit import fault
 from tests.contract.api.api_service import SECOND, START
 from tests.contract.api.test_curves import log_points
-from tests.people import known
+from tests.people import add_user
 from tests.unit.specs_requests import ml_job
 from trainshed.core.capacity import Waiting, WaitReason
 from trainshed.core.lifecycle.events import JobAdmitted, ReplicaLost, ReplicaStarted
@@ -151,12 +151,12 @@ async def test_project_selection_lists_only_readable_projects(
 ) -> None:
     """For the service's owner, the list includes projects without any members."""
     await service.result("POST", CUSTOM_JOBS.replace("p1", "only-jobs"), JOB)
-    known(service.tokens, "o@example.com", project="theirs")
+    add_user(service.tokens, "o@example.com", project="theirs")
     for name in ("theirs", "only-jobs"):
         assert name in (await browser.get(page)).body.decode()
         assert name not in (await guest.get(page)).body.decode()
     for number in range(20):
-        known(service.tokens, "o@example.com", project=f"many-{number}")
+        add_user(service.tokens, "o@example.com", project=f"many-{number}")
     assert '<datalist id="projects">' in (await browser.get(page)).body.decode()
     assert "many-1" not in (await guest.get(page)).body.decode()
     for visitor in (browser, guest):

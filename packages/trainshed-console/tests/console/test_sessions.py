@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tests.console.browser import ADDRESS, Browser, ConsoleService, text_of
 from tests.contract.api.fake_shells import FakeShells, connect
-from tests.people import known
+from tests.people import add_user
 from tests.unit.specs_requests import container, custom_job
 from trainshed.access import authentication_limits
 from trainshed.access.book import AccessBook
@@ -39,7 +39,7 @@ async def test_console_pages_require_a_sign_in(service: ConsoleService) -> None:
 
 
 async def test_browser_sign_ins_are_audited(service: ConsoleService) -> None:
-    ana = known(service.tokens, "ana@corp.example", project="p1")
+    ana = add_user(service.tokens, "ana@corp.example", project="p1")
     await Browser(service).sign_in(token=ana)
     await Browser(service).open(service.link())
     assert (await Browser(service).sign_in(token="x" * 43)).status == 401
@@ -75,7 +75,7 @@ async def test_session_fixation_is_prevented_by_a_new_session_at_sign_in(
 ) -> None:
     """An attacker who planted a known session in the browser loses access at the user's sign-in."""
     browser, other = Browser(service), Browser(service)
-    await browser.sign_in(token=known(service.tokens, "eve@corp.example"))
+    await browser.sign_in(token=add_user(service.tokens, "eve@corp.example"))
     other.session = browser.session
     assert (await other.get("/")).status == 200
     await browser.sign_in(token=service.token)
@@ -97,7 +97,7 @@ async def test_shells_and_pages_opened_by_a_browser_end_with_its_session(
     made = await service.result("POST", "/v1/projects/p1/locations/us-central1/customJobs", job)
     await service.run(made["name"])
     service.viewers.written.add("gs://bucket/job/logs")
-    token = known(service.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
+    token = add_user(service.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
     tickets: list[str] = []
     for browser in (other := Browser(service), first := Browser(service)):
         await browser.sign_in(token=token)
@@ -137,7 +137,7 @@ async def test_shells_and_pages_opened_by_a_browser_end_with_its_session(
 async def test_connections_count_toward_the_limit_of_their_user(service: ConsoleService) -> None:
     """Otherwise the event streams of one user could block all other users."""
     browser, holders = Browser(service), set[str]()
-    await browser.sign_in(token=known(service.tokens, "eve@corp.example"))
+    await browser.sign_in(token=add_user(service.tokens, "eve@corp.example"))
     SET_HOLDER.set(holders.add)
     await browser.get("/")
     assert holders == {"eve@corp.example"}
@@ -293,7 +293,7 @@ async def test_session_ends_after_its_lifetime_or_with_its_token(service: Consol
     await browser.sign_in(token=service.token)
     service.clock += LIFETIME
     assert (await browser.get("/")).status == 303
-    await other.sign_in(token=known(service.tokens, "somebody@example.com"))
+    await other.sign_in(token=add_user(service.tokens, "somebody@example.com"))
     assert (await other.get("/")).status == 200
     service.tokens.replace(AccessBook())
     assert (await other.get("/")).status == 303
@@ -302,9 +302,9 @@ async def test_session_ends_after_its_lifetime_or_with_its_token(service: Consol
 async def test_sign_out_everywhere_ends_all_sessions_and_tokens(service: ConsoleService) -> None:
     """After a sign-out of one browser, the page lists the remaining access."""
     here, there, other = Browser(service), Browser(service), Browser(service)
-    await here.sign_in(token=known(service.tokens, "ana@corp.example"))
-    await there.sign_in(token=known(service.tokens, "ana@corp.example"))
-    await other.sign_in(token=known(service.tokens, "bo@corp.example"))
+    await here.sign_in(token=add_user(service.tokens, "ana@corp.example"))
+    await there.sign_in(token=add_user(service.tokens, "ana@corp.example"))
+    await other.sign_in(token=add_user(service.tokens, "bo@corp.example"))
     answer = await here.post("/logout")
     assert answer.headers["location"] == "/login?out=here"
     assert "trainshed login --forget" in text_of(await here.get("/login?out=here"))

@@ -10,7 +10,7 @@ from tests.console.browser import Browser, ConsoleService, text_of
 from tests.console.test_overview import start_placed_job
 from tests.console.test_pages import submit
 from tests.contract.api.api_service import SECOND, START
-from tests.people import known
+from tests.people import add_user
 from tests.waiting import until
 from trainshed.core.lifecycle.events import JobAdmitted
 from trainshed.core.names import JobUid
@@ -21,7 +21,7 @@ ANA = "ana@corp.example"
 
 async def sign_in_with_role(service: ConsoleService, role: str, project: str = "p1") -> Browser:
     person = Browser(service)
-    await person.sign_in(token=known(service.tokens, ANA, role, project))
+    await person.sign_in(token=add_user(service.tokens, ANA, role, project))
     return person
 
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.api.api_service import LOCATION, Answer, ApiService
-from tests.people import known
+from tests.people import add_user
 from tests.sim.tuning_jobs import tuning
 from tests.unit import jobs
 from tests.unit.specs_requests import custom_job
@@ -112,7 +112,7 @@ async def test_tensorboard_link_and_pages_are_blocked_when_the_user_loses_permis
     service: ApiService,
 ) -> None:
     job = await create_job(service)
-    token = known(service.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
+    token = add_user(service.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
     got = await open_link(service, job, token=token)
     opening = {"view": got["view"], "key": got["key"]}
     answer = await service.call("POST", "/tensorboard/open", opening, token=None)

@@ -50,7 +50,7 @@ PTRACE_SEIZE = 0x4206
 # --- helpers ---
 
 
-def said(data):
+def decode_text(data):
     return data.decode("utf-8", "replace")
 
 
@@ -65,7 +65,7 @@ def in_child(attempt, *arguments):
         os._exit(0)
     os.close(writer)
     with open(reader, "rb") as pipe:
-        result = said(pipe.read())
+        result = decode_text(pipe.read())
     os.waitpid(child, 0)
     return result
 
@@ -263,12 +263,12 @@ def own_limits():
                     os.path.dirname(group) + "/tasks",
                 ]
 
-    def reopened():
+    def remount_and_write():
         for place in mounts():
             libc.mount(None, place.encode(), None, REMOUNT | BIND, None)
         return first(can_write, places)
 
-    return first(can_write, places) or in_child(reopened)
+    return first(can_write, places) or in_child(remount_and_write)
 
 
 # --- processes ---
@@ -576,7 +576,7 @@ def by_links():
         quoted = urllib.parse.quote(name, safe="")
         status, body = ask(ENDPOINT, "GET", f"/storage/v1/b/{own}/o/{quoted}?alt=media")
         if status == 200:
-            return name + ": " + said(body[:40])
+            return name + ": " + decode_text(body[:40])
     status, body = ask(ENDPOINT, "GET", f"/storage/v1/b/{own}/o?prefix=dir/")
     if status == 200 and json.loads(body).get("items"):
         return "a list"
@@ -674,7 +674,7 @@ def api(token):
         # Without a project, the job's own is used.
         is_own = path == "/trainshed/v1/jobs" and other.encode() not in body
         if status == 200 and not is_own and body.strip() not in (b"", b"{}"):
-            return f"{path}: {said(body[:60])}"
+            return f"{path}: {decode_text(body[:60])}"
     spec = {"displayName": "x", "jobSpec": {"workerPoolSpecs": []}}
     more = {"displayName": "x", "jobSpec": {"serviceAccount": "somebody@else.example"}}
     writes = [
@@ -694,7 +694,7 @@ def api(token):
         status, answer = ask(TARGET["rest"], verb, path, body, token)
         # An error about the contents comes too late: the caller was authorized.
         if status not in (401, 403, 404, 405):
-            return f"{verb} {path}: {status} {said(answer[:200])}"
+            return f"{verb} {path}: {status} {decode_text(answer[:200])}"
     return ""
 
 

@@ -47,7 +47,7 @@ def first(attempt, candidates):
     return ""
 
 
-def connected(path):
+def try_to_connect(path):
     for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, kind) as connection:
             connection.settimeout(5)
@@ -60,7 +60,7 @@ def read(path):
     if os.path.isdir(path):
         return ", ".join(os.listdir(path)[:3])
     if stat.S_ISSOCK(os.stat(path).st_mode):
-        return connected(path)
+        return try_to_connect(path)
     with open(path, "rb") as file:
         return file.read(64)
 
@@ -70,7 +70,7 @@ def can_write(path):
     return "opened for writing"
 
 
-def succeeded(command):
+def run_command(command):
     done = subprocess.run(
         command, capture_output=True, timeout=20, check=False, stdin=subprocess.DEVNULL
     )
@@ -82,7 +82,7 @@ def succeeded(command):
 
 def munge():
     result = first(read, ["/run/munge", "/var/run/munge/munge.socket.2", TARGET["munge_key"]])
-    return result or first(succeeded, [["munge", "-n"]])
+    return result or first(run_command, [["munge", "-n"]])
 
 
 def commands():
@@ -98,7 +98,7 @@ def commands():
         ["salloc", "--no-shell", "-N1"],
         ["scontrol", "update", f"nodename={TARGET['node']}", "state=drain", "reason=x"],
     ]
-    return first(succeeded, command_lines)
+    return first(run_command, command_lines)
 
 
 def daemons():
@@ -117,23 +117,23 @@ def daemons():
 
 
 def ports():
-    def reached(place):
+    def connect(place):
         with socket.create_connection(tuple(place), timeout=5):
             return "connected"
 
-    return first(reached, TARGET["daemons"])
+    return first(connect, TARGET["daemons"])
 
 
 def steps():
     """Use the sockets by which users control their steps, and slurmd's files about them."""
-    return first(connected, TARGET["step_sockets"]) or first(read, TARGET["spool_files"])
+    return first(try_to_connect, TARGET["step_sockets"]) or first(read, TARGET["spool_files"])
 
 
 def obeyed():
     """Call a step's socket like Slurm's commands on the node."""
     # By name: here the node has its replica's name.
     ask = ["scontrol", "listpids", TARGET["others_allocation"][0], TARGET["node"]]
-    return first(succeeded, [ask])
+    return first(run_command, [ask])
 
 
 # --- the agent and the shims ---
@@ -152,7 +152,7 @@ def agent_files():
 
 def agent_sockets():
     own = [f"{own_agent()}/sockets/{name}" for name in ("buckets", "rest", "grpc")]
-    return first(connected, [*TARGET["agent_sockets"], *own])
+    return first(try_to_connect, [*TARGET["agent_sockets"], *own])
 
 
 def abstract_sockets():
@@ -160,7 +160,7 @@ def abstract_sockets():
     with open("/proc/net/unix") as file:
         names = [line.split()[-1] for line in file if " @" in line]
     ours = [name for name in names if re.search("trainshed|ts-|shim|agent", name)]
-    return first(lambda name: connected("\0" + name[1:]), ours)
+    return first(lambda name: try_to_connect("\0" + name[1:]), ours)
 
 
 def as_agent():
@@ -231,12 +231,12 @@ def groups():
         for above in ("", path, os.path.dirname(path), "/slurm")
     ]
 
-    def written(place):
+    def write_zero(place):
         with open(place, "w") as file:
             file.write("0")
         return "moved"
 
-    def mounted():
+    def mount_groups():
         own = os.path.join(HOME, "work", "groups")
         os.makedirs(own, exist_ok=True)
         for flags in (0, NEWUSER | NEWNS | NEWCGROUP):
@@ -249,13 +249,15 @@ def groups():
                         return result
         return ""
 
-    return first(lambda place: in_child(lambda: written(place)), places) or in_child(mounted)
+    return first(lambda place: in_child(lambda: write_zero(place)), places) or in_child(
+        mount_groups
+    )
 
 
 def wire():
     """Read other hosts' traffic, or send as another machine."""
 
-    def opened():
+    def open_packet_socket():
         for flags in (0, NEWUSER):
             if flags and libc.unshare(flags):
                 continue
@@ -268,20 +270,20 @@ def wire():
                 return "a raw socket"
         return ""
 
-    return in_child(opened)
+    return in_child(open_packet_socket)
 
 
 def namespaces():
     """Enter namespaces of the node's own processes."""
 
-    def entered(path):
+    def enter_namespace(path):
         kind = os.open(path, os.O_RDONLY)
         return libc.setns(kind, 0) == 0 and "entered"
 
     kinds = ("mnt", "net", "pid", "user", "uts", "ipc")
     places = [f"/proc/{pid}/ns/{kind}" for pid in TARGET["daemon_pids"] for kind in kinds]
     own = [place for place in places if not is_ours(place)]
-    return in_child(lambda: first(entered, own))
+    return in_child(lambda: first(enter_namespace, own))
 
 
 def is_ours(place):

@@ -72,7 +72,7 @@ class Node:
         self.is_shut_down = True
 
 
-def unpinned(*shape, pin_memory=False, **more):
+def create_unpinned(*shape, pin_memory=False, **more):
     return empty(*shape, **more)
 
 
@@ -106,7 +106,7 @@ torch.cuda.Stream, torch.cuda.Event = Stream, Event
 torch.cuda.stream = lambda stream: contextlib.nullcontext()
 torch.cuda.current_stream = lambda device=None: Stream()
 torch.Tensor.record_stream = lambda self, stream: None
-torch.empty = unpinned
+torch.empty = create_unpinned
 pipeline.SLICE = 4096
 pipeline.Copies = lambda: pipeline.Staging(torch.device("cpu"))
 for node in (None, Node(False), Node(True)):

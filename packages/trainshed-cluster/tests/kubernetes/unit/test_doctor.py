@@ -42,7 +42,7 @@ class Cluster:
     version: str = f"v{TESTED}"
     #: Answer to the creation of a Pod; None = the Pod is accepted.
     pod_rejection: dict[str, Any] | None = None
-    created: list[Any] = field(default_factory=list[Any])
+    created_objects: list[Any] = field(default_factory=list[Any])
     #: Kueue manages new Pods.
     has_kueue: bool = False
 
@@ -60,12 +60,12 @@ class Cluster:
             return httpx2.Response(201, json={"status": {"allowed": right not in self.forbidden}})
         if path.endswith("/pods"):
             assert request.url.params["dryRun"] == "All", "the request must be a dry run"
-            self.created.append(json.loads(request.content))
+            self.created_objects.append(json.loads(request.content))
             if self.pod_rejection:
                 return httpx2.Response(self.pod_rejection["code"], json=self.pod_rejection)
             if self.has_kueue:
-                self.created[-1]["metadata"]["labels"]["kueue.x-k8s.io/managed"] = "true"
-            return httpx2.Response(201, json=self.created[-1])
+                self.created_objects[-1]["metadata"]["labels"]["kueue.x-k8s.io/managed"] = "true"
+            return httpx2.Response(201, json=self.created_objects[-1])
         assert path == "/api/v1/nodes", path
         return httpx2.Response(200, json={"metadata": {}, "items": self.nodes})
 
@@ -85,7 +85,7 @@ async def test_complete_cluster_has_only_good_findings(tmp_path: Path) -> None:
     assert findings["Kubernetes API"].text == f"Kubernetes {TESTED} at http://api.invalid."
     assert findings["Kubernetes nodes"].text == "1 of 2 accept jobs."
     assert findings["NVIDIA_TESLA_T4"].text == "nvidia.com/gpu on 1 nodes."
-    [pod] = cluster.created
+    [pod] = cluster.created_objects
     assert pod["spec"]["containers"][0]["image"] == TABLE["image"]
 
 

@@ -64,7 +64,7 @@ class Api:
         self.manages, self.has_kueue = manages, has_kueue
         self.kinds: dict[str, dict[str, dict[str, Any]]] = {"pods": {}, "workloads": {}}
         self.deleted: list[str] = []
-        self.changed = asyncio.Condition()
+        self.wait_for_node = asyncio.Condition()
         self._events: dict[str, list[bytes]] = {"pods": [], "workloads": []}
         self._version = 1
 
@@ -97,17 +97,17 @@ class Api:
         return httpx2.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": items})
 
     async def put(self, what: str, kind: str, item: dict[str, Any]) -> None:
-        async with self.changed:
+        async with self.wait_for_node:
             self._version += 1
             item["metadata"]["resourceVersion"] = str(self._version)
             if what != "DELETED":
                 self.kinds[kind][item["metadata"]["name"]] = item
             self._events[kind].append(json.dumps({"type": what, "object": item}).encode() + b"\n")
-            self.changed.notify_all()
+            self.wait_for_node.notify_all()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with self.changed:
-            await self.changed.wait_for(condition)
+        async with self.wait_for_node:
+            await self.wait_for_node.wait_for(condition)
 
     async def admit(self) -> None:
         """Assign nodes to all Pods and run them."""
@@ -120,8 +120,8 @@ class Api:
 
     async def _changes(self, kind: str) -> AsyncIterator[bytes]:
         for number in range(1 << 30):
-            async with self.changed:
-                await self.changed.wait_for(
+            async with self.wait_for_node:
+                await self.wait_for_node.wait_for(
                     lambda number=number: len(self._events.get(kind, [])) > number
                 )
             yield self._events[kind][number]

@@ -156,7 +156,7 @@ async def test_mix_up_attack_between_issuers_gets_no_code(tmp_path: Path) -> Non
 async def test_iss_parameter_is_required_if_the_issuer_announces_it(
     service: ConsoleService, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    published = issuer.published() | {"authorization_response_iss_parameter_supported": True}
+    published = issuer.metadata() | {"authorization_response_iss_parameter_supported": True}
     monkeypatch.setattr(issuer, "published", lambda: published)
     location = await redirect_to_issuer(Browser(service))
     answer = await return_from_issuer(

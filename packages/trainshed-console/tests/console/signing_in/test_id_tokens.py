@@ -437,7 +437,7 @@ async def test_ssrf_remote_issuer_cannot_name_local_addresses(
     """Server-side request forgery: this includes link-local addresses, where clouds serve machine
     credentials."""
     elsewhere = "https://sso.corp.example"
-    published = {**issuer.published(), "issuer": elsewhere, "jwks_uri": f"https://{near}/"}
+    published = {**issuer.metadata(), "issuer": elsewhere, "jwks_uri": f"https://{near}/"}
 
     async def answer_request(address: str, *_: object) -> tuple[int, bytes]:
         assert address.startswith(elsewhere)
