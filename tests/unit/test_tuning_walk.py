@@ -121,8 +121,8 @@ def _key(subject: SimulatedTuning) -> object:
                 trial,
                 made and (made.state, bool(made.started)),
                 subject.trials[trial.number].state,
-                len(subject.measured.get(trial.number, ())),
-                len(subject.stored.get(trial.number, ())),
+                len(subject.measurements.get(trial.number, ())),
+                len(subject.stored_measurements.get(trial.number, ())),
             )
             for trial, made in running
         ),
@@ -142,7 +142,7 @@ def _after(subject: SimulatedTuning) -> Iterator[SimulatedTuning]:
         if job.state.is_final:
             yield _copy(subject).is_deleted(number)
             continue
-        if not subject.measured.get(number):
+        if not subject.measurements.get(number):
             yield _copy(subject).reports(number, number / 10)
         if job.started and not trial.stopping:
             yield _copy(subject).run_step(stop=(number,))
@@ -156,7 +156,7 @@ def _copy(subject: SimulatedTuning) -> SimulatedTuning:
         subject,
         trials=dict(subject.trials),
         jobs=dict(subject.jobs),
-        measured=dict(subject.measured),
-        stored=dict(subject.stored),
+        measurements=dict(subject.measurements),
+        stored_measurements=dict(subject.stored_measurements),
         timeline=[],
     )
