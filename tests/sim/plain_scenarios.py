@@ -130,7 +130,7 @@ def _submission(dice: random.Random, number: int, span: int) -> tuple[Submit, Ch
     trouble = dice.choice((0, 0, 0.02, 0.2, 0.9))
     if has_reducers(spec):  # Below its rate limit, a reducer restarts forever.
         trouble = min(trouble, 0.2)
-    kind = dice.choice(("crash", "exit", "killed", "oom", "start_fails"))
+    kind = dice.choice(("crash", "exit", "kill", "oom", "start_fails"))
     character = Character(
         runs, on_term=dice.choice(tuple(OnTerm)), term_takes=dice.choice((0, SECOND, 20 * SECOND))
     )
