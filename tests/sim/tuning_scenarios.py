@@ -128,7 +128,7 @@ def _family(dice: random.Random, number: int) -> tuple[Work, ...]:
 
 def _character(dice: random.Random) -> Character:
     trouble = dice.choice((0, 0, 0.1, 0.5))
-    kind = dice.choice(("crash", "exit", "killed", "oom", "start_fails"))
+    kind = dice.choice(("crash", "exit", "kill", "oom", "start_fails"))
     own = Character(
         dice.choice((MINUTE, 20 * MINUTE, 3 * HOUR)),
         measures=dice.choice((1, 3, 3, 10)),
