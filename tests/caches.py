@@ -34,7 +34,7 @@ def cache_of(user: int) -> Path:
 
 
 def cache_for_users() -> Path:
-    """Root's cache, with environments whose interpreter other users may run."""
+    """Return a copy of root's cache with environments whose interpreter other users may run."""
     cache = CACHE.with_name(f"{CACHE.name}-users")
     furnish(cache, os.geteuid())
     return cache
@@ -84,7 +84,7 @@ def of_most_jobs(interpreters: Interpreters | None = None) -> Prefix | None:
 
 
 def of_reducers() -> Prefix | None:
-    """Like `of_most_jobs`, on the Python that is preferred for reducers."""
+    """Like `of_most_jobs`, but on the Python that reducers prefer."""
     return _build_environment(lambda catalog: catalog.for_family(REDUCERS))
 
 

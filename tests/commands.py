@@ -30,7 +30,8 @@ def execute(
 
 @contextlib.contextmanager
 def running(*words: str | PathLike[str], **options: Any) -> Generator[subprocess.Popen[Any]]:
-    """Start an interactive command. It is killed at the end, so that a failed test does not wait for it."""
+    """Start an interactive command. It is killed at the end of the block, so that a failed test does not wait
+    for it."""
     with subprocess.Popen(words, **options) as process, contextlib.ExitStack() as at_end:
         at_end.callback(process.kill)
         yield process

@@ -97,7 +97,7 @@ class JobActions:
         self._record.close()
 
     def settle(self) -> None:
-        """Wait until all submissions and cancels that were started have an answer."""
+        """Wait until all submissions and cancels that were sent have received a response."""
         for future in list(self._under_way):
             future.result()
 

@@ -11,11 +11,9 @@ _BEGUN = re.compile(r"begun-(\d+)-([0-9a-f]{12})")
 
 @dataclass(frozen=True, slots=True)
 class ObservedIncarnation:
-    """An incarnation in the diary of its program.
-
-    `lines`: lines that were certainly written. `end`: its own exit, or None if it was killed. `ended_at`:
-    time just before the exit (ns). `begun`, `last_sign`: first and last time (ns) of a write.
-    """
+    """An incarnation in the diary of its program. `lines`: lines that were certainly written. `end`: its own
+    exit, or None if it was killed. `ended_at`: time just before the exit (ns). `start_time`, `last_sign`:
+    first and last time (ns) of a write."""
 
     number: int
     token: str

@@ -62,9 +62,9 @@ CANCELLED: Final = "The job was cancelled by the user."
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """A cancel from the sender's view, in ns. If `accepted`, the service accepted it between `sent` and
-    `answered`. Otherwise it was rejected after `tries` requests, of which only the last received a response.
-    """
+    """A cancel from the sender's view, with times in ns. If `is_accepted`, the service accepted it between
+    `send_time` and `response_time`. Otherwise it was rejected after `tries` requests, and only the last
+    request received a response."""
 
     send_time: int
     response_time: int

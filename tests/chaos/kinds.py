@@ -191,7 +191,7 @@ WITH_DRAINS: Final = tuple(kind for kind in KINDS if kind not in _NOT_WITH_DRAIN
 
 
 def make_plans(seed: int, count: int, pace: Pace, kinds: tuple[str, ...] = ()) -> list[JobPlan]:
-    """Draw `count` jobs, with every kind before any repeats. `kinds`: only these, if given."""
+    """Draw `count` jobs, with every kind before any kind repeats. `kinds`: the only kinds, if given."""
     chance = random.Random(seed)
     making = _PlanGenerator(chance, pace)
     chosen = kinds or tuple(KINDS)

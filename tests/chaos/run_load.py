@@ -57,9 +57,8 @@ def run_load(
     tunings: Tunings,
     disk: SmallDisk | None,
 ) -> None:
-    """Submit the jobs and kill, both evenly spread. At the end the service is up. Raises RuntimeError if it
-    is not.
-    """
+    """Submit the jobs and kill the service at evenly spread times. At the end the service runs. Raises
+    RuntimeError if it does not."""
     chance = random.Random(options.seed + 1)
     waiting = iter(plans)
     submitted = tuned = kills = 0
@@ -158,7 +157,7 @@ def _stop_zygote(victim: Victim, actions: JobActions) -> None:
 
 
 def _check_answers(victim: Victim) -> None:
-    """Check that the service answers during a fault."""
+    """Check that the service responds during a fault."""
     began = time.monotonic()
     try:
         victim.call("GET", "/trainshed/v1/nodes")

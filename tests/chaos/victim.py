@@ -51,7 +51,7 @@ def overlaps(spans: Iterable[Span], began: int, ended: int) -> bool:
 
 
 class Unreachable(Exception):
-    """Raised if the service did not answer within a caller's retry time."""
+    """Raised if the service did not respond within a caller's retry time."""
 
 
 class RequestRejected(Exception):

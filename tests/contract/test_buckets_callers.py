@@ -289,8 +289,8 @@ def test_permission_changes_of_a_user_apply_to_the_next_request(service: Service
 def test_running_requests_end_when_their_token_is_revoked(
     service: Service, way: str, by_key: bool
 ) -> None:
-    """A download is interrupted and an upload is rejected within seconds. An unverified header with an
-    expired token makes no difference."""
+    """Within seconds, a download is interrupted and an upload is rejected. An unverified header with an
+    expired token has no effect."""
     token, size = add_user(service.tokens, "ana@test", "roles/storage.objectUser", "p"), 64 * MIB
     service.publish()
     key = f"/with/{storage_key(token)}" if by_key else ""
@@ -359,8 +359,8 @@ def test_token_expiry_does_not_end_running_requests(monkeypatch: pytest.MonkeyPa
 
 
 def test_job_token_and_endpoint_give_the_same_access(service: Service) -> None:
-    """While the program's service account is disabled, both give access only to the account's name. An
-    account that was never created is not checked."""
+    """While the program's service account is disabled, the token and the endpoint give access only to the
+    account's name. An account that was never created is not checked."""
     account = "/computeMetadata/v1/instance/service-accounts/default"
 
     def answer(path: str) -> tuple[int, Any]:
@@ -386,8 +386,8 @@ def test_job_token_and_endpoint_give_the_same_access(service: Service) -> None:
 
 
 def test_program_cannot_make_a_bucket_public(service: Service) -> None:
-    """Neither its endpoint nor its token permits that. Any browser could otherwise open the program's pages
-    (XSS)."""
+    """Neither the program's endpoint nor its token permits it. Otherwise any browser could open the program's
+    pages (XSS)."""
     key = Path(service.setup.tokens).with_name(KEY_FILE)
     minted = JobTokens.open(key, clock.now).mint(JobClaims(7, 1, "workerpool0-0", "p", "sa@p"))
     token = {"Authorization": f"Bearer {minted[0]}"}

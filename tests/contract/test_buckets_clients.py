@@ -225,8 +225,8 @@ class TestGateway:
 def test_early_rejection_reaches_clients_that_send_the_whole_body(
     service: Service, way: str, closes: bool
 ) -> None:
-    """Under load, clients got a 503 or no answer instead of a 400, 403, 404 or 412, and repeated the request
-    for minutes. A client sends its whole body before it reads the answer."""
+    """A client sends its whole body before it reads the response. Earlier, under load, such clients received
+    a 503 or no response instead of a 400, 403, 404 or 412, and repeated the request for minutes."""
     service.call("POST", "/storage/v1/b?project=p", {"name": "refusing"})
     service.put("refusing", "x", b"old")
     media = "/upload/storage/v1/b/{}/o?uploadType=media&name=x"

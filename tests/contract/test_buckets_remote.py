@@ -194,7 +194,7 @@ def test_exactly_one_concurrent_creation_succeeds(bucket: Any, service: Service)
 
 @pytest.mark.parametrize("condition", ["", "&ifGenerationMatch=0"])
 def test_remote_upload_survives_a_crash_at_any_point(service: Service, condition: str) -> None:
-    """The crash is between two chunks, or after the last one but before its answer."""
+    """The crash is between two chunks, or between the last chunk and its response."""
     target = f"/upload/storage/v1/b/far-1/o?uploadType=resumable&name=big{condition}"
     _, headers, _ = send_request(service.port, "POST", target, headers=service.bearer)
     session = headers["location"].removeprefix(f"http://127.0.0.1:{service.port}")

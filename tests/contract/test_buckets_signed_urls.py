@@ -223,8 +223,8 @@ def altered_requests(url: str) -> list[tuple[str, str]]:
 
 
 def test_request_that_differs_from_the_signed_one_is_rejected(signer: Signer) -> None:
-    """The difference is in method, path, query, signature or algorithm. The owner's token in the same request
-    makes no difference."""
+    """The difference is in the method, path, query, signature or algorithm. It is rejected even if the same
+    request contains the owner's token."""
     url = signer.url()
     everybody = {"role": "roles/storage.objectViewer", "members": ["allUsers"]}
     policy = "/storage/v1/b/bucket-p/iam"

@@ -66,7 +66,8 @@ def setup_in(root: Path, **more: Any) -> BucketSetup:
 
 
 def ask(setup: BucketSetup, listeners: Listeners) -> tuple[int, int]:
-    """Send an anonymous request to the TCP port, and return its status and the process that answered."""
+    """Send an anonymous request to the TCP port, and return the response's status and the process that sent
+    it."""
     port, _ = listeners.ports()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     with contextlib.closing(connection):

@@ -29,8 +29,8 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 @dataclass
 class Application:
-    """Reads the body of a POST and answers every request. The path contains the delay of the answer
-    in seconds. A caller that disconnects before gets none."""
+    """Reads the body of a POST and responds to every request. The path contains the delay of the response in
+    seconds. A caller that disconnects before the delay ends receives no response."""
 
     #: The last message of each body, and the result of reading it.
     ended: list[str] = field(default_factory=list[str])
@@ -157,8 +157,8 @@ def test_body_sent_after_the_response_is_read_only_up_to_a_limit(served: Served)
 
 
 def test_pipelined_requests_are_not_read_before_the_response(served: Served) -> None:
-    """Requests sent before the answer are not read, and the connection closes. The client can send
-    them again."""
+    """Requests sent before the response are not read, and the connection closes. The client can send them
+    again."""
     with served.connect() as connection:
         connection.sendall(get_request("/0.1") * 1_000)
         assert statuses(receive_until(connection)) == [b"200"]
@@ -172,8 +172,8 @@ def test_pipelined_requests_are_not_read_before_the_response(served: Served) -> 
 def test_client_can_send_the_next_request_after_a_complete_response(
     served: Served, path: str, end: bytes
 ) -> None:
-    """The application may report the end of its answer late: after a download, or after a part of
-    an upload with a long next part."""
+    """The application may report the end of its response late: after a download, or after a part of an upload
+    whose next part is long."""
     with served.connect() as connection:
         for _ in range(2):
             connection.sendall(get_request(path))
@@ -194,8 +194,8 @@ def statuses(answers: bytes) -> list[bytes]:
 def test_invalid_data_after_a_request_does_not_replace_its_response(
     served: Served, behind: bytes
 ) -> None:
-    """The body is longer than its announced length. The request was carried out, so the caller must
-    receive the answer."""
+    """The body is longer than its announced length. The request has had its effect, so the caller must
+    receive the response."""
     whole = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}"
     with served.connect() as connection:
         connection.sendall(whole + behind)
@@ -222,7 +222,7 @@ def test_incomplete_request_ends_when_its_client_disconnects(served: Served) -> 
 
 
 def test_websocket_upgrade_during_a_pending_request_is_rejected(served: Served) -> None:
-    """WebSocket messages would mix with the answer, and the application would not detect a disconnect."""
+    """WebSocket messages would mix with the response, and the application would not detect a disconnect."""
     wish = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
     with served.connect() as connection:
         connection.sendall(get_request("/0.1") + wish)
@@ -264,8 +264,8 @@ def test_request_offering_http2_upgrade_is_answered_over_http1(
 def test_caller_with_the_most_connections_loses_a_connection(
     holders: str, dropped: list[int]
 ) -> None:
-    """Earlier, one program that did not read its 4,096 downloads blocked storage and metadata for
-    all others."""
+    """Earlier, one program that did not read its 4,096 downloads blocked storage and metadata for all other
+    programs."""
 
     async def play() -> list[int]:
         counter, made = Connections(Limits(connections=4)), [Mock() for _ in range(5)]

@@ -62,8 +62,8 @@ async def relay_setup(place: Path, limit: int = 10) -> AsyncGenerator[RelaySetup
 
 
 async def test_calls_are_forwarded_until_the_relay_closes(tmp_path: Path) -> None:
-    """Calls arrive in arbitrary pieces. Calls after the close stay with the client, which learns
-    the number of the last forwarded one."""
+    """Calls arrive in arbitrary pieces. Calls sent after the close are not forwarded, and the client learns
+    the number of the last forwarded call."""
     async with relay_setup(tmp_path) as setup:
         reader, writer = await asyncio.open_connection("127.0.0.1", setup.port)
         sent = PREFACE + frame(SETTINGS, 0) + frame(HEADERS, 1, b"h" * 300) + frame(HEADERS, 3)

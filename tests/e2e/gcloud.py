@@ -157,7 +157,8 @@ class Gcloud:
 
     @contextlib.contextmanager
     def start(self, *arguments: str) -> "Generator[Output]":
-        """A gcloud in parallel with the test, for commands that may never exit. Killed at the end."""
+        """Run gcloud in parallel with the test, for commands that may never exit. It is killed at the end of
+        the block."""
         assert BINARY is not None
         environ = self.environment()
         reader, writer = os.pipe()

@@ -58,9 +58,8 @@ def children(pid: int) -> list[int]:
 
 
 def end_those_in(directory: Path) -> None:
-    """Kill all processes whose working directory is in a directory, as replicas have. Their programs end with
-    them.
-    """
+    """Kill all processes whose working directory is below a directory, as those of replicas are. Their
+    programs end with them."""
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):

@@ -134,7 +134,7 @@ def _document(keeper: Keeper) -> dict[str, Any]:
 
 
 def _when_serving(keeper: Keeper) -> None:
-    """Return when a request that waits in the socket is answered."""
+    """Return when a request that waits in the socket has received a response."""
     assert _get(keeper.port, "/healthz", "") == "200"
 
 
@@ -206,7 +206,7 @@ def _refusal(process: "subprocess.Popen[bytes]") -> str:
 
 
 def test_unused_activation_socket_fails_the_start(keeper: Keeper) -> None:
-    """Its callers would wait forever."""
+    """Clients of the socket would wait forever."""
     [other] = free_ports(1)
     text = _refusal(keeper.popen("--grpc-port", str(other)))
     assert f"systemd listens on {keeper.port + 2}, which no setting uses" in text

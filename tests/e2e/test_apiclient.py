@@ -25,7 +25,7 @@ def credentials(token: str) -> Any:
 
 
 def build_client(service: Service, api: str, version: str) -> Any:
-    """As in the recipe: the library's document with this service's address."""
+    """Return a client from the library's discovery document with this service's address, as in the recipe."""
     options = import_untyped("google.api_core.client_options").ClientOptions(
         api_endpoint=service.rest
     )

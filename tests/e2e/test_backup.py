@@ -62,7 +62,7 @@ def objects(service: Service) -> dict[str, dict[str, Any]]:
 
 
 def without_addresses(resource: dict[str, Any]) -> dict[str, Any]:
-    """Return all of it except addresses, which contain the service's host."""
+    """Return all fields of a resource except addresses, which contain the service's host."""
     return {key: value for key, value in resource.items() if not key.endswith("Link")}
 
 

@@ -54,7 +54,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def run_job(service: Service, job: dict[str, Any]) -> str:
-    """The uid of a finished job."""
+    """Run a job to its end, and return its UID."""
     uid = service.call("POST", JOBS, job)["name"].rpartition("/")[2]
     service.finish(uid, 120)
     return uid
@@ -162,7 +162,7 @@ def test_user_finds_the_reason_for_a_failed_job(
 def test_selected_jobs_stay_selected_and_can_be_compared(
     service: Service, enter: Callable[..., Page]
 ) -> None:
-    """Also while rows change. A click anywhere on a row opens its job."""
+    """The selection also remains while rows change. A click anywhere on a row opens its job."""
     script = "for n in (1, 2, 3):\n    print(f'epoch {n} loss: {1 / n}')"
     for name in ("left", "middle", "right"):
         uid = run_job(service, container_job(script, name=name))
@@ -417,7 +417,7 @@ def test_bucket_objects_are_served_as_downloads(
 def test_axis_ranges_filter_the_trials(
     service: Service, enter: Callable[..., Page], pages: dict[str, str]
 ) -> None:
-    """By pointer and by keys, for any number of axes. Escape clears it."""
+    """The user sets ranges by pointer and by keys, for any number of axes. Escape clears a range."""
     page = enter()
     page.goto(service.rest + pages["study"])
     rate, loss = (page.get_by_role("button", name=f"Range of {name}") for name in ("rate", "loss"))

@@ -23,7 +23,7 @@ def place() -> Iterator[Path]:
 
 
 def test_up_on_a_full_disk_prints_a_one_line_error(place: Path) -> None:
-    """With and without a database. With free space it starts again."""
+    """The data directory has a database or none. When space is free, the service starts again."""
     places = (place / "old", place / "fresh")
     with running(places[0]):
         pass

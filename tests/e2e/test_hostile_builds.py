@@ -125,7 +125,7 @@ def _is_namespaced(attack_run: AttackRun) -> bool:
 
 
 def test_setup_script_cannot_read_or_write_the_service(attack_run: AttackRun) -> None:
-    """At `session` no mechanism prevents it, and nothing else is promised."""
+    """At level `session` no mechanism prevents the access, and the documentation does not promise it."""
     if not _is_namespaced(attack_run):
         return
     assert {answer[:7] for answer in attack_run.facts["read"].values()} == {"refused"}, (
@@ -141,7 +141,7 @@ def test_setup_script_cannot_read_or_write_the_service(attack_run: AttackRun) ->
 
 
 def test_setup_script_has_no_capabilities(attack_run: AttackRun) -> None:
-    """At `session` those of the service's user, who has none here."""
+    """At level `session` the script has the capabilities of the service's user, which has none here."""
     assert set(attack_run.facts["capabilities"].values()) <= {
         "0000000000000000"
     } or not _is_namespaced(attack_run)
@@ -179,7 +179,7 @@ def test_memory_beyond_the_limit_fails_the_job(attack_run: AttackRun) -> None:
 
 
 def _tar_bomb() -> bytes:
-    """It expands to 8.1 GiB: 520 times the same 16 MiB."""
+    """Return a tar archive that expands to 8.1 GiB: 520 times the same 16 MiB."""
     head, zeros = header("p-1/zeros", 520 * 16 << 20), bytes(16 << 20)
     return gzip.compress(head) + gzip.compress(zeros) * 520 + gzip.compress(bytes(1024))
 
@@ -191,16 +191,15 @@ _BOMBS = {
 
 
 def _memory(service: Service) -> int:
-    """Its peak memory in bytes."""
+    """Return the peak memory of the service in bytes."""
     status = Path(f"/proc/{service.pid}/status").read_text()
     return next(int(x.split()[1]) << 10 for x in status.splitlines() if x.startswith("VmHWM"))
 
 
 def test_decompression_bombs_do_not_affect_the_service(tmp_path: Path) -> None:
-    """Decompression bombs: 1.5 MB of zip took the service to 1.1 GiB and left the job PENDING; a tar blocked
-    others for 22 s. A stopping service waited forever for the thread that inspected one. CPU time is
-    measured, because other processes do not affect it.
-    """
+    """Earlier, a zip of 1.5 MB increased the service's memory to 1.1 GiB and left the job PENDING, and a tar
+    blocked other requests for 22 s. A stopping service waited forever for the thread that inspected the
+    archive. The test measures CPU time, because other processes do not affect it."""
     with running(tmp_path / "data") as service:
         # The service itself stores uploads, and they finish before the measurement.
         contents = {name: make() for name, (make, _) in _BOMBS.items()}

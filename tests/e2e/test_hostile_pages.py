@@ -118,7 +118,7 @@ class Noting(BaseHTTPRequestHandler):
 def test_session_cookie_is_not_sent_to_other_ports(
     tmp_path: Path, chromium: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even with the service's own certificate."""
+    """The cookie is not sent even to a port with the service's own certificate."""
     monkeypatch.setenv("TRAINSHED_ALLOWED_HOSTS", "shed.example")
     arguments = "--host", "0.0.0.0", "--tls"
     other = HTTPServer(("127.0.0.1", 0), Noting)

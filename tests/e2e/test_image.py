@@ -169,7 +169,7 @@ def test_isolation_in_containers_matches_the_page(
 def test_job_survives_a_container_restart_and_cannot_read_secrets(
     image: str, podman: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a read-only root file system. Stopping the container stops its programs."""
+    """The container has a read-only root file system. Stopping the container stops its programs."""
     podman(
         *("run", "--detach", "--name=served", "--read-only", "--tmpfs=/tmp", *_OPTIONS["own-user"]),
         *("--volume=trainshed:/data", "--publish=127.0.0.1::8080", *_OWN),

@@ -23,7 +23,7 @@ _ENVIRON = os.environ | index_environment(os.environ)
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the service and of the reducers; test_image.py builds all."""
+    """Build the wheels of the service and of the reducers. test_image.py builds all wheels."""
     place = tmp_path_factory.mktemp("release")
     release.build(place, "trainshed", "trainshed-reduction")
     return place
@@ -69,7 +69,7 @@ def uv(*words: str | Path) -> None:
 def install_service(
     wheels: Path, place: Path, extra: str = "", python: str = sys.executable
 ) -> Path:
-    """The command directory of an environment with the service's wheel and its dependencies."""
+    """Install the service's wheel with its dependencies. Return the environment's bin directory."""
     uv("venv", "--python", python, place)
     [wheel] = wheels.glob("trainshed-0*.whl")
     links = ("--find-links", wheels)
@@ -120,9 +120,8 @@ def test_client_is_small_and_connects_to_a_service(
 def test_service_without_its_console_runs_a_job(
     wheels: Path, tmp_path: Path, python: tuple[int, int] | None
 ) -> None:
-    """On the interpreter of the tests, and before a release on all. tests/contract/api/test_additions.py
-    tests the responses without the console's pages.
-    """
+    """It runs on the interpreter of the tests, and before a release on all interpreters.
+    tests/contract/api/test_additions.py tests the responses without the console's pages."""
     interpreter = Interpreters().get(python) if python else None
     if python and interpreter is None:
         pytest.skip(f"no Python {python} here")

@@ -65,7 +65,7 @@ print("SEEN", json.dumps({{
 
 @needs_view
 def test_job_with_a_tensorboard_stores_its_curves(service: Service) -> None:
-    """Its later calls work without warnings."""
+    """Later calls of the SDK work without warnings."""
     seen = seen_by_sdk(service, _SDK)
     assert seen["points"].keys() == {"default", "eval-1"}, json.dumps(seen)
     for values in seen["points"].values():

@@ -62,7 +62,7 @@ def expect_causes(programs: list[dict[str, str]], reasons: Mapping[str, str]) ->
 
 @needs_view
 def test_failure_reasons_contain_the_cause_in_one_sentence(service: Service) -> None:
-    """For programs that only fail in a job; in `./dev test-all` for all."""
+    """This test runs the programs that only fail in a job. `./dev test-all` runs all programs."""
     programs = [p for p in PROGRAMS if SOAKS or "in_job" in p][::SOME]
     jobs = {planted["name"]: submit(service, body(planted)) for planted in programs}
     views = {name: service.finish(job) for name, job in jobs.items()}
@@ -87,7 +87,7 @@ def said_of(planted: dict[str, str], place: Path) -> str:
 
 
 def test_failure_reasons_match_for_programs_without_a_job(tmp_path: Path) -> None:
-    """Programs with cheap imports: exceptions look the same in the others."""
+    """The programs have cheap imports. Exceptions look the same in the other programs."""
     ours = [p for p in PROGRAMS if "in_job" not in p]
     programs = [p for p in ours if not re.search("numpy|sklearn|joblib", p.get("python", ""))]
     programs = programs[::SOME]

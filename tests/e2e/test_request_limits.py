@@ -57,7 +57,7 @@ def connect(service: Service, place: str) -> socket.socket:
 
 
 def memory_by_process(service: Service) -> dict[int, int]:
-    """Return the bytes of memory of the service and its processes, by process."""
+    """Return the memory in bytes of the service and of each of its processes, by process ID."""
     held: dict[int, int] = {}
     for pid in (service.pid, *children(service.pid)):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It has exited.

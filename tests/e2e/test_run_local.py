@@ -26,7 +26,8 @@ def _local_run(place: Path, *words: str, **env: str) -> Generator["subprocess.Po
 
 
 def test_end_of_run_local_stops_its_job_and_service(tmp_path: Path) -> None:
-    """By SIGTERM. `test_emulate.py` tests SIGKILL, `test_demo.py` a persistent directory with results."""
+    """SIGTERM ends it. `test_emulate.py` tests SIGKILL, and `test_demo.py` a persistent directory with
+    results."""
     (tmp_path / "task.py").write_text(
         "import sys, time; print(*sys.argv[1:], flush=True); time.sleep(300)"
     )

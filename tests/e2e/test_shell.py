@@ -48,7 +48,7 @@ raise SystemExit(3)
 
 
 def start_job(service: Service) -> str:
-    """A running job with enableWebAccess; its ID."""
+    """Start a job with enableWebAccess, and return its ID while it runs."""
     body = container_job(WAITS, name="waits")
     body["jobSpec"]["enableWebAccess"] = True
     job = submit(service, body)
@@ -83,7 +83,7 @@ def link(service: Service, job: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def open_shell(service: Service, token: str, **order: Any) -> Generator[ClientConnection]:
-    """A shell as opened by the page, after its title has arrived."""
+    """Open a shell like the page does, and wait for its title."""
     with connect(door(service), origin=Origin(service.rest), open_timeout=60) as connection:
         connection.send(json.dumps({"token": token, "rows": 24, "columns": 80, **order}))
         assert json.loads(connection.recv(30))["title"] == "workerpool0-0, waits"

@@ -75,9 +75,8 @@ def trusting(issuer: str, data: Path) -> Generator[Service]:
 def test_browser_signs_in_the_command_line(
     service: Service, chromium: Browser, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    """By a page that redirects to the command (RFC 8252), or shows a code without a local browser. Later
-    commands use that service. The timeout is longer than usual: the browser may be slow.
-    """
+    """A page redirects to the command (RFC 8252), or shows a code if there is no local browser. Later
+    commands use that service. The timeout is longer than usual, because the browser may be slow."""
     own = {"XDG_CONFIG_HOME": str(tmp_path), "DISPLAY": ":0", "BROWSER": "true"}
     variables = {**environment(service.data), **own}
     del variables["TRAINSHED_DATA"]
@@ -114,9 +113,8 @@ def test_browser_signs_in_the_command_line(
 def test_certified_provider_signs_in_a_user(
     node_modules: Path, chromium: Browser, tmp_path: Path
 ) -> None:
-    """In a browser, which returns to the requested page. The browser's ID token then is valid without a
-    session, until the provider is removed from the settings.
-    """
+    """The browser returns to the requested page. Afterwards its ID token is valid without a session, until
+    the provider is removed from the settings."""
     program = ["node", str(NODE / "provider.mjs"), str(node_modules), CLIENT]
     pipe = subprocess.PIPE
     with subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True) as provider:
@@ -145,7 +143,8 @@ def test_certified_provider_signs_in_a_user(
 def test_gcloud_sends_an_unmodified_id_token(
     service: Service, issuer: ScriptedIssuer, tmp_path: Path
 ) -> None:
-    """Also at the storage port, whose process calls the service. Active streams end with it."""
+    """The storage port accepts the token, too: its process calls the service. Active streams end with the
+    token."""
     trainshed("iam", "user:ana@corp.example", "roles/editor", data=service.data)
 
     def hers(seconds: int) -> Service:
@@ -179,7 +178,7 @@ def test_signed_in_gcloud_user_needs_no_configuration(
 def test_google_auth_exchanges_the_id_token_of_a_machine(
     service: Service, issuer: ScriptedIssuer, tmp_path: Path
 ) -> None:
-    """By a file of Workload Identity Federation with the service's address."""
+    """The library reads a Workload Identity Federation file with the service's address."""
     service.call("POST", f"/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "nightly"})
     token, pool = tmp_path / "token", "//iam.googleapis.com/projects/1/locations/global"
     token.write_text(issuer.id_token(sub="repo:corp/vision:ref:refs/heads/main"))

@@ -26,7 +26,7 @@ from trainshed.store.sqlite.database import DATABASE_FILE
 
 
 def counter_lines(service: Service, job_id: str) -> list[str]:
-    """The program's own lines: the primary's log starts with notices of the service."""
+    """Return the lines that the program printed. The primary's log starts with notices of the service."""
     return [line for line in service.lines(job_id, "workerpool0-0") if line.isdigit()]
 
 

@@ -27,7 +27,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def run_job_with_events(service: Service, name: str) -> str:
-    """The ID of a finished job with a PyTorch event file in its log directory."""
+    """Run a job with a PyTorch event file in its log directory to its end, and return its ID."""
     body = container_job("import time; time.sleep(600)", name=name)
     body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": f"gs://{BUCKET}/{name}"}
     job = submit(service, body)
@@ -44,7 +44,7 @@ def job(service: Service) -> str:
 
 
 def send_request(service: Service, path: str, body: bytes | None = None, **headers: str) -> Answer:
-    """Return the response to a browser without a token. `body`: it is posted."""
+    """Send a request like a browser without a token, and return the response. `body`: sent with POST."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     verb = "GET" if body is None else "POST"
     return service.ask(verb, path, body, token=None, headers=sent)
@@ -117,7 +117,8 @@ def test_tensorboard_page_can_access_only_its_own_path(service: Service, job: st
 def test_curves_are_drawn_by_a_worker_and_no_service_worker_is_installed(
     service: Service, job: str
 ) -> None:
-    """docs/security.md: a service worker would answer for the page after its job is deleted."""
+    """docs/security.md: a service worker would still respond to requests for the page after its job is
+    deleted."""
     path = open_view(service, link_of(service, job))
     script = path + "chart_worker.js"
     assert send_request(service, script).status == 200

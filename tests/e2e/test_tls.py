@@ -66,7 +66,7 @@ def test_every_port_speaks_tls_with_a_certificate_of_the_service(
 
 @pytest.mark.parametrize("place", ["rest", "storage"])
 def test_plain_http_is_accepted_only_from_this_machine(service: Service, place: str) -> None:
-    """Also at a public address, if the caller is this machine."""
+    """A caller on this machine may also use a public address."""
     port = urlsplit(str(service.extra[place])).port
     for host in ("127.0.0.1", mine()):
         assert plainly(service, host, port or 0) != 426

@@ -66,7 +66,7 @@ def service_log(service: Service) -> str:
 
 
 def timeline_messages(service: Service, job_id: str) -> list[str]:
-    """The messages of a job's timeline."""
+    """Return the messages of a job's timeline."""
     timeline = service.call("GET", f"/trainshed/v1/jobs/{job_id}/timeline")
     return [entry["message"] for entry in timeline["entries"]]
 
@@ -123,7 +123,7 @@ def test_printed_commands_work_unchanged(service_in_spaced_path: Service, tmp_pa
 def test_up_prints_a_sign_in_link_only_on_a_terminal(
     service_in_spaced_path: Service, data: Path
 ) -> None:
-    """A journal or a container's log would give the owner's permissions to its readers."""
+    """If a journal or a container's log contained the link, its readers would get the owner's permissions."""
     output = service_log(service_in_spaced_path)
     assert "code=" not in output and "trainshed console" in output
     command = [sys.executable, "-P", "-m", "trainshed", "up", "--data", str(data), "--port", "0"]
@@ -196,9 +196,9 @@ def test_errors_found_only_at_start_are_reported(data: Path, tmp_path: Path) -> 
 
 
 def test_jobs_continue_after_a_service_stop_unless_requested_otherwise(data: Path) -> None:
-    """After Ctrl-C at a terminal, which reaches the whole process group, and after SIGKILL, the next service
-    adopts them. With --stop-jobs-on-exit they end with it, and with `trainshed down`.
-    """
+    """Jobs continue after Ctrl-C at a terminal, which reaches the whole process group, and after SIGKILL, and
+    the next service adopts them. With --stop-jobs-on-exit they end with the service. `trainshed down` always
+    ends them."""
     mark = new_mark()
     service = start(data, own_group=True)
     job_id = submit(service, container_job(f"{FOREVER} # {mark}"))

@@ -93,7 +93,7 @@ class RemoteLab(LabWithNodes):
         await self.cluster.acquire(name, [NodeNeed(NODES[0], 1, 1.0, 1 << 20)])
 
     def agents_directories(self) -> list[Path]:
-        """On all nodes."""
+        """Return the agents' directories on all nodes."""
         return list((self._directory / "nodes").glob("*"))
 
     def clear(self) -> None:

@@ -109,7 +109,7 @@ async def test_start_of_a_failing_agent_is_abandoned_and_its_reason_reported(
 async def test_node_whose_agents_fail_is_quarantined_if_other_nodes_work(
     site: Site, is_readmitted: bool
 ) -> None:
-    """For some time, or until an administrator enables it again."""
+    """The quarantine ends after some time, or when an administrator enables the node again."""
     site.cluster.mark(HERE, "stillborn", is_set=True)
     async with asyncio.timeout(60):
         await site.allocate(THERE, JobUid(2))

@@ -97,7 +97,7 @@ class TestKeeping:
 
     @run_with_stage
     async def test_allocation_has_an_owner_during_its_adoption(self, stage: Stage) -> None:
-        """Even if writing takes long, it is not released as unused."""
+        """Even if the write takes long, the allocation is not released as unused."""
         first, second, go, rounds = stage.job(), stage.job(), threading.Event(), list[int]()
         write, names = Records.write, IdleAllocations.names
 

@@ -136,7 +136,7 @@ class TestRemote(Conformance):
 
     @run_with_stage
     async def test_replica_of_a_killed_agent_restarts_on_its_node(self, stage: Stage) -> None:
-        """Like an administrator's cancel of the cluster's job: the node is healthy."""
+        """The agent is killed like an administrator's cancel of the cluster's job. The node is healthy."""
         lab = lab_of(stage)
         uid = await stage.run(Program(prints=1, runs=None))
         before = await stage.allocate(uid)
@@ -272,9 +272,8 @@ class TestRemote(Conformance):
 
     @run_with_stage
     async def test_moved_replica_keeps_its_port_or_does_not_start(self, stage: Stage) -> None:
-        """Its running peers connect to the old port, which they received once. The replica keeps a port whose
-        old connections are closing, but not a port of another program.
-        """
+        """The running peers received the old port once and connect to it. The replica keeps a port whose old
+        connections are closing, but not a port of another program."""
         here, there = await stage.nodes()
         uid, before = await second_over(stage, here)
         where = before.address, before.port
@@ -293,7 +292,7 @@ class TestRemote(Conformance):
     async def test_agent_retries_slowly_while_the_service_cannot_store_data(
         self, stage: Stage
     ) -> None:
-        """Its disk is full. The agent's state arrives when space is available."""
+        """The service's disk is full. The agent's state arrives when space is available."""
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with patch.object(StreamCopies, "append", side_effect=full) as refusing:
             uid = await stage.run(FOREVER)
@@ -307,7 +306,8 @@ class TestRemote(Conformance):
     async def test_restarted_service_remembers_a_replica_end_on_an_earlier_node(
         self, stage: Stage
     ) -> None:
-        """Its agent has left, and the agent of the new node does not know it. The attempt ends completely."""
+        """The agent of the earlier node has exited, and the agent of the new node has no record of the end.
+        The attempt ends completely."""
         lab = lab_of(stage)
         here, there = await stage.nodes()
         uid, before = await second_over(stage, here)
@@ -386,7 +386,7 @@ def test_silent_node_does_not_delay_stops_on_other_nodes(tmp_path: Path) -> None
 
 @needs_mounts
 def test_rejected_shell_is_not_awaited(tmp_path: Path) -> None:
-    """Like a port without a listener yet, to which connections are retried."""
+    """The rejection must not look like a port without a listener, to which connections are retried."""
 
     async def body(_: object, stage: Stage) -> None:
         uid = await stage.run(FOREVER)

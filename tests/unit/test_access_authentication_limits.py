@@ -14,7 +14,7 @@ ATTACKER, OTHER = "203.0.113.7", "203.0.113.8"
 
 @pytest.fixture
 def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The delays of all answers, with a stopped clock."""
+    """Return the delays of all responses, with a stopped clock."""
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:

@@ -158,7 +158,7 @@ def test_every_checksum_of_a_single_request_upload_is_verified(ask: Ask) -> None
 
 
 def test_multipart_upload_checksum_is_verified_at_completion(ask: Ask) -> None:
-    """XML API clients announce it at the start or the end of the upload."""
+    """XML API clients send the checksum at the start or the end of the upload."""
     for at_start, at_end in ((True, False), (False, True)):
         wrong = {"x_goog_hash": f"crc32c={crc(b'other')}"}
         started = ask("POST", "/bucket/m?uploads", **(wrong if at_start else {}))

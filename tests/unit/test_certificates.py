@@ -63,8 +63,8 @@ def names_in(path: Path) -> set[str]:
 def test_server_certificate_is_renewed_by_the_same_authority(
     tmp_path: Path, host: str, days: int, torn: str, lost: str
 ) -> None:
-    """It is renewed before its end, for other names, or after damage. Clients that trust the authority
-    continue to work."""
+    """The certificate is renewed before it expires, if its names change, and if it is damaged. Clients that
+    trust the authority continue to work."""
     first = own(tmp_path, "127.0.0.1", NOW)
     authority, old = first.ca.read_bytes(), first.chain.read_bytes()
     if torn:

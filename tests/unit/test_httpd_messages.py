@@ -48,7 +48,8 @@ def request_of(*bodies: bytes, gone: bool = False) -> Receive:
     ("length", "bodies"), [("6", [b"sixsix"]), ("9" * 40, [b""]), ("", [b"six", b"six"])]
 )
 async def test_body_above_its_limit_is_rejected(length: str, bodies: list[bytes]) -> None:
-    """It is rejected by its Content-Length, or as soon as more bytes have arrived."""
+    """The body is rejected because of its Content-Length, or as soon as more bytes than the limit have
+    arrived."""
     headers = {"content_length": length} if length else dict[str, str]()
     with pytest.raises(BodyTooLarge, match="exceeds the limit: 5 bytes"):
         await Request(scope(**headers), request_of(*bodies)).body(5)

@@ -100,7 +100,7 @@ def test_packages_are_installed_in_order_before_the_program(tmp_path: Path, endp
 
 
 def test_package_with_another_digest_is_not_installed(tmp_path: Path, endpoint: str) -> None:
-    """Its digest is checked at the installation, because the object may have been replaced after the
+    """The digest is checked at the installation, because the object may have been replaced after the
     submission."""
     content = b"/storage/v1/b/b/o/one.whl?alt=media"
     digest = hashlib.sha256(content).hexdigest()

@@ -110,7 +110,7 @@ def test_image_python_installs_packages_before_the_module() -> None:
 
 
 def test_job_command_works_without_image_metadata() -> None:
-    """For engines whose cluster pulls images (docs/kubernetes.md)."""
+    """This applies to engines whose cluster pulls images (docs/kubernetes.md)."""
     body = container(command=["/bin/train"], args=["--fast"])
     launch = plan(vertex(custom_job(body)), UNREAD)
     assert launch.argv == ("/bin/train", "--fast")
@@ -124,7 +124,7 @@ def test_job_command_works_without_image_metadata() -> None:
 def test_program_inherits_variables_of_the_agents_image(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Except for the cluster's variables for its own clients. The plan takes precedence."""
+    """Except for the cluster's variables for its own clients. The plan's variables take precedence."""
     monkeypatch.chdir(tmp_path)
     for name, value in (("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("GREETING", "hello")):
         monkeypatch.setenv(name, value)

@@ -209,7 +209,7 @@ def _ignore(line: str) -> None:
 def test_registry_error_is_distinguished_from_a_missing_response(
     tmp_path: Path, advice: str, final: bool
 ) -> None:
-    """spec/failures: A missing answer is retried."""
+    """spec/failures: A missing response is retried."""
     program(tmp_path, "podman", f"echo 'Error: {advice}' >&2; exit 125")
     commands = Commands(str(tmp_path / "podman"), os.environ)
     with pytest.raises(ToolFailed) as failed:

@@ -109,7 +109,7 @@ def test_repeated_measurements_after_a_restart_replace_earlier_ones() -> None:
 
 
 def test_restarting_counter_is_replaced_by_the_line_order() -> None:
-    """As with progress bars without an epoch number."""
+    """Progress bars without an epoch number restart their counter."""
     measures = feed_lines(*(f"{step}/3 [=====] loss: 0.5" for step in (1, 2, 3, 1, 2, 3)))
     assert (steps(measures), measures.series[0].unit) == ([0, 1, 2, 3, 4, 5], "line")
 

@@ -35,7 +35,7 @@ def test_reduction_package_without_a_compiler_reports_native_sums(tmp_path: Path
 
 
 def test_failed_compiler_is_retried_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """spec/reduction#reports: It may have lacked time or memory."""
+    """spec/reduction#reports: The compiler may have lacked time or memory."""
     (tmp_path / "cc").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "cc").chmod(0o755)
     outcomes = ["cc failed: no memory", "", "", ""]

@@ -77,7 +77,7 @@ def test_user_variables_take_precedence_except_for_the_token() -> None:
 
 
 def test_token_placeholder_cannot_be_set_by_a_job() -> None:
-    """spec/reduction#security: Its value is inserted together with the job's secrets, and masked in the same
+    """spec/reduction#security: The token is inserted together with the job's secrets, and masked in the same
     places (spec/operations#secrets)."""
     (ref,) = secrets.markers_in(environ(THREE, WORKER)["TRAINSHED_REDUCTION_TOKEN"])
     assert (ref.job_uid, secrets.SecretRef("db").job_uid) == (7, 0)

@@ -65,7 +65,7 @@ def test_process_limit_is_a_share_of_the_machines_and_the_groups_limit(tmp_path:
 
 
 def test_lines_that_arrive_together_keep_their_file_descriptors() -> None:
-    """Also long lines, such as orders with long arguments: the next line arrives with their last piece."""
+    """The next line may arrive with the last piece of a long line, such as an order with long arguments."""
     ours, theirs = socket.socketpair()
     for size in (1, 30_000, 40_000, 60_000, 100_000):
         lines, sent = [b"x" * size, b"claimed"], os.pipe()

@@ -73,8 +73,8 @@ def test_link_that_replaces_a_directory_is_not_followed(
 
 
 def test_directories_beyond_the_maximum_depth_are_skipped(top: Path) -> None:
-    """Each directory on the way stays open. Of 300 nested directories some are skipped, and no handle stays
-    open."""
+    """Each directory on the way stays open. Of 300 nested directories some are skipped, and no file
+    descriptor stays open."""
     deepen(top, 300)
     assert measure(top) >= 3 * MIB
     assert find_open_files(top) == []

@@ -55,7 +55,7 @@ def test_secret_is_masked_in_the_forms_that_programs_print(shown: str) -> None:
 def test_secret_is_masked_inside_a_longer_base64_text(
     before: bytes, secret: bytes, after: bytes
 ) -> None:
-    """As in `Authorization: Basic`, where a name and a colon precede the secret."""
+    """`Authorization: Basic` encodes a name and a colon before the secret."""
     mask = Mask((secret.decode(),))
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         left = mask.apply(encode(before + secret + after)).replace(b"***", b"")
@@ -122,7 +122,7 @@ def test_incomplete_secret_at_the_end_of_the_log_is_masked(tmp_path: Path) -> No
 
 
 def test_secret_is_masked_in_trial_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a metric's name, its value, and notices about invalid lines."""
+    """It is masked in a metric's name, in its value, and in notices about invalid lines."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / protocol.FILES / program.HYPERTUNE / metrics.PROGRAM_FILE
     file.parent.mkdir(parents=True)

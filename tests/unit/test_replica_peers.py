@@ -12,7 +12,7 @@ from trainshed.replica.endpoint.peers import Peers
 def test_client_of_a_connection_is_identified_by_its_user_and_process(
     family: socket.AddressFamily,
 ) -> None:
-    """Also for an IPv4 address in IPv6 notation."""
+    """An IPv4 address in IPv6 notation is supported, too."""
     host = "127.0.0.1" if family == socket.AF_INET else "::ffff:127.0.0.1"
     me = os.geteuid()
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket(family) as client:

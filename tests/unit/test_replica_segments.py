@@ -138,7 +138,8 @@ def test_long_segment_is_continued_without_reading_it_completely(
 def test_segments_are_named_by_their_first_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a segment cannot be opened, for example without a free handle, the log continues in the old one."""
+    """If a segment cannot be opened, for example without a free file descriptor, the log continues in the old
+    segment."""
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 200)
     log = Segments(str(tmp_path))
     refusal = OSError(errno.ENFILE, "Too many open files in system")

@@ -174,8 +174,8 @@ def test_custom_image_runs_with_a_container_engine() -> None:
 
 @pytest.mark.parametrize("region", ["us", "europe", "asia"])
 def test_reduction_server_images_use_our_reducers(region: str) -> None:
-    """spec/runtimes#substitutes: In every region and without a notice. An operator's map takes precedence
-    (spec/reduction)."""
+    """spec/runtimes#substitutes: The images of every region use our reducers, without a notice. An operator's
+    map takes precedence (spec/reduction)."""
     uri = f"{region}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
     catalog = LocalCatalog(Pythons((3, 12), ((3, 8),)), exact=True)
     assert catalog.for_image(uri) == RuntimeChoice("reduction-server", "", "3.12")
@@ -333,7 +333,7 @@ def test_map_entry_overrides_prebuilt_image_names() -> None:
 
 
 def test_runtime_versions_have_their_own_map_names() -> None:
-    """spec/runtimes#images: They are images with several frameworks."""
+    """spec/runtimes#images: A runtime version is an image with several frameworks."""
     text = '[[images]]\npattern = "runtimeVersion:2.*"\nruntime = "scikit-learn 1.6"\n'
     catalog = mapping(text, exact=True)
     choice = get_choice(catalog.for_runtime_version("2.6", "3.7"))

@@ -121,7 +121,7 @@ def test_packages_are_removed_by_their_last_use(cache: Path) -> None:
 def test_full_cache_removes_the_least_recently_used_entries(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directory that cannot be removed does not block others."""
+    """A directory that cannot be removed does not block the removal of other directories."""
     remove = Shelf.remove
 
     def refusing(shelf: Shelf, kept: ShelfEntry) -> bool:

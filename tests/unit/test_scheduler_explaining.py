@@ -156,7 +156,8 @@ def test_wait_reason_names_the_replica_that_lost_its_node() -> None:
 
 
 def test_wait_reason_hides_jobs_of_other_projects() -> None:
-    """Readers of this job may lack access to the others. The message only contains their resource usage."""
+    """Readers of this job may have no access to the other jobs. The message contains only the resource usage
+    of those jobs."""
     cluster = SimulatedCluster([node("a", 8)])
     cluster.run(gang(1, 3, project="speech"), "a")
     cluster.run(gang(2, 1), "a")

@@ -50,7 +50,7 @@ def plan(**environ: str) -> LaunchPlan:
 
 
 async def test_reduction_token_is_derived_and_masked(safe: Safe) -> None:
-    """spec/reduction: It is stored nowhere."""
+    """spec/reduction: The token is stored nowhere."""
     ((shown, masked),) = await reveal_secrets([plan(TOKEN=job_mark(7))], safe.vault)
     assert (dict(shown.environ), masked) == ({"TOKEN": "token of 7"}, ("token of 7",))
 

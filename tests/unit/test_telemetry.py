@@ -117,7 +117,7 @@ def test_log_level_applies_only_to_own_distributions(
 def request_app(
     path: str, sent: bytes | None, *, status: int = 200
 ) -> tuple[dict[bytes, bytes], str]:
-    """Send a request. Return the answer's headers, and the ID during its handling."""
+    """Send a request. Return the response's headers, and the request ID while the request was handled."""
     seen: list[str] = []
     started: list[dict[str, Any]] = []
 

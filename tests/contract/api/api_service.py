@@ -313,8 +313,9 @@ class ApiService:
         headers: Iterable[tuple[str, str]] = (),
         before_body: Callable[[], object] = lambda: None,
     ) -> Answer:
-        """Send one request and return its complete answer. `body` is JSON unless it is bytes. Token
-        None sends no token. `meanwhile` runs after the headers were sent and before the body."""
+        """Send one request and return its complete response. `body` is sent as JSON unless it is bytes. If
+        `token` is None, no token is sent. `before_body` runs after the headers were sent and before the body
+        is sent."""
         sent: list[Any] = []
         scope = self._scope(method, path, token, headers)
         data = (

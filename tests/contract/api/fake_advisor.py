@@ -38,8 +38,8 @@ OWN: dict[str, Any] = {
 
 
 class FakeAdvisor:
-    """Proposes one point after another. While `asleep`, every operation stays pending. `stops` is
-    its answer to whether a trial should stop."""
+    """Proposes one point after another. While `asleep`, every operation stays pending. `stops`: the result of
+    each early stopping check."""
 
     def __init__(self, service: ApiService) -> None:
         self.asleep = False

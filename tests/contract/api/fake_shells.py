@@ -22,7 +22,7 @@ PROGRAM = Principal("job@p1.example", Rights(projects={"p1": PROGRAM_MAY}))
 
 
 class FakeTerminal:
-    """Implements `core.terminals.Terminal`: echoes the input, or shows `answer` if it is set."""
+    """Implements `core.terminals.Terminal`. It echoes the input, or returns `answer` if it is set."""
 
     def __init__(self, answer: bytes = b"") -> None:
         self._answer = answer

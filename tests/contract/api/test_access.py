@@ -185,7 +185,7 @@ async def test_streams_of_a_program_end_with_its_job(service: ApiServiceWithShel
 async def test_log_stream_ends_when_its_permission_is_revoked(
     service: ApiServiceWithShells, how: str
 ) -> None:
-    """It ends even for a job of the same user."""
+    """The stream ends even if the job belongs to the same user."""
     made = await token_of(service, days=_SECOND if how == "expiry" else 0)
     name = (await service.result("POST", JOBS, custom_job(), token=made["token"]))["name"]
     await service.run(name)
@@ -227,8 +227,8 @@ async def test_change_in_all_projects_requires_permission_in_each_project(
 async def test_audit_records_each_change_with_user_and_details(
     service: ApiServiceWithShells,
 ) -> None:
-    """It includes secrets of jobs, quotas, shells and roles. Reads and malformed requests are not
-    recorded."""
+    """The audit log includes changes of job secrets, quotas, shells and roles. Reads and malformed requests
+    are not recorded."""
     made = await token_of(service)
     secret = {"name": "key", "value": "c2VjcmV0", "project": "p1"}
     await service.call("POST", f"{API_PATH}/secrets", secret)
@@ -362,14 +362,14 @@ async def test_project_number_does_not_reveal_another_projects_id(
 
 
 async def test_project_search_is_not_supported(service: ApiServiceWithShells) -> None:
-    """Clients would treat the answer as complete."""
+    """Clients would treat the response as complete."""
     answer = await service.call("GET", "/v3/projects:search?query=labels.team:vision")
     assert violations(answer).keys() == {"query"}
     assert len((await service.result("GET", "/v3/projects:search"))["projects"]) == 1
 
 
 async def test_project_properties_have_a_size_limit(service: ApiServiceWithShells) -> None:
-    """They are in memory, in each process that checks access."""
+    """Each process that checks access keeps these properties in memory."""
     for texts in ({"name": "n" * 200}, {"labels": {f"k{n}": "v" for n in range(100)}}):
         assert (await service.call("PUT", "/v1/projects/p1", texts)).status == 400
 

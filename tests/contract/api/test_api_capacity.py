@@ -271,7 +271,7 @@ async def test_explain_without_a_job_names_the_missing_fields(service: ApiServic
 
 
 async def test_waiting_job_shows_its_reason_and_queue_position(service: ApiService) -> None:
-    """spec/queue#order: a waiting job shows the reason and what would let it start."""
+    """spec/queue#order: a waiting job shows why it waits and what would allow it to start."""
     await service.call("POST", "/v1/projects/p1/jobs", ml_job())
     service.capacity.reasons[JobUid(1000)] = WAITING
     service.capacity.positions[JobUid(1000)] = 4
@@ -287,7 +287,7 @@ async def test_waiting_job_shows_its_reason_and_queue_position(service: ApiServi
 
 
 async def test_retried_job_shows_the_cause_of_its_retry(service: ApiService) -> None:
-    """spec/operations#why-it-waits: the delay before the retry is only half of the answer."""
+    """spec/operations#why-it-waits: the delay before the retry does not explain why the job is retried."""
     await service.call("POST", "/v1/projects/p1/jobs", ml_job())
     failed = PreparationFailed(1, "the registry does not answer", cause=Cause.SERVICE)
     await service.apply_events("projects/p1/jobs/job_1", JobAdmitted(()), failed)

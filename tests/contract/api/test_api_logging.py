@@ -116,7 +116,7 @@ async def test_log_page_is_limited_in_bytes(
 
 
 async def test_unknown_project_number_returns_not_found(service: ApiService) -> None:
-    """An empty answer would indicate that the project exists."""
+    """An empty response would indicate that the project exists."""
     for filter_ in ("", AUDIT):
         answer = await entries(service, filter_, resourceNames=["projects/123456789012"])
         assert answer.status == 404

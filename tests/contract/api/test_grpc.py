@@ -105,7 +105,7 @@ async def test_long_error_is_shortened_to_fit_into_a_trailer(service: GrpcApiSer
 
 
 async def test_call_completes_even_if_its_client_cancels(service: GrpcApiService) -> None:
-    """If a stored job were not announced to the controller, it would wait for the next start of the
+    """If the controller were not notified of a stored job, the job would wait for the next start of the
     service."""
     reached, go_on, woken = asyncio.Event(), asyncio.Event(), asyncio.Event()
     create = service.services.create
@@ -138,7 +138,7 @@ async def test_message_over_the_size_limit_is_rejected(service: GrpcApiService) 
 
 
 async def test_operation_types_match_the_api_version_of_the_call(service: GrpcApiService) -> None:
-    """A client of v1beta1 cannot read the metadata of v1, and one service answers both versions."""
+    """One service handles both versions, and a client of v1beta1 cannot read the metadata of v1."""
     types: list[str] = []
     for beta in (True, False):
         name = (await service.ask(f"{JOBS}.CreateCustomJob", create_body(), beta=beta)).name

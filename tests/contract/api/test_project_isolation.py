@@ -114,7 +114,7 @@ def paths(
 
 
 def replace_ids(answer: Answer, there: dict[str, str]) -> tuple[int, str]:
-    """Return the answer with the IDs of the request replaced."""
+    """Return the status, and the body with the IDs of the request replaced."""
     text = answer.body.decode()
     for id_ in sorted({*there.values()}, key=len, reverse=True):
         text = re.sub(rf"\b{re.escape(id_)}\b", MISSING, text)
@@ -124,8 +124,8 @@ def replace_ids(answer: Answer, there: dict[str, str]) -> tuple[int, str]:
 async def test_no_method_reveals_resources_of_another_project(
     service: ApiService, reads: list[str]
 ) -> None:
-    """Each method is called with the other project's ID, with its number, and with its resource IDs
-    below the caller's project. Neither the answer nor the number of reads may differ."""
+    """Each method is called with the other project's ID, with its number, and with its resource IDs below the
+    caller's project. The response and the number of reads must be the same as for a missing project."""
     there = await create_resources(service)
     ana = add_user(service.tokens, ANA, "roles/owner", "vision")
     leaks: list[object] = []

@@ -147,8 +147,8 @@ async def test_wrong_fields_of_a_service_account_are_reported(service: ApiServic
 
 
 async def test_tokens_of_deleted_key_or_disabled_account_are_rejected(service: ApiService) -> None:
-    """After a key is deleted, or an account is disabled or deleted, its earlier tokens and
-    assertions are rejected. A new account with the same address has no rights of the former one."""
+    """After a key is deleted, or an account is disabled or deleted, its earlier tokens and assertions are
+    rejected. A new account with the same address does not inherit the permissions of the deleted account."""
     file = await key_file(service)
     token = await access_token(service, file)
     job = JobClaims(1, 1, "workerpool0-0", "p1", EMAIL)
@@ -332,8 +332,8 @@ async def test_forged_tokens_are_rejected(service: ApiService) -> None:
 
 
 async def test_token_for_another_audience_is_rejected(service: ApiService) -> None:
-    """The audience is one of the service's names or one of Google's: libraries sign those for every
-    address."""
+    """The audience must be one of the service's names or one of Google's names, because client libraries sign
+    tokens for Google's names whatever the address is."""
     file = await key_file(service)
     own = (AUDIENCE, "https://oauth2.googleapis.com/token", "http://trainshed.example/token")
     own = (*own, "https://127.0.0.1:8080/google.cloud.ml.v1", ["https://else.example/", AUDIENCE])

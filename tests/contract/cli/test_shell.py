@@ -42,7 +42,7 @@ def test_forwarded_connection_closes_when_the_remote_peer_closes(
 def test_autopsy_copy_has_no_setuid_bits_or_group_access(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even tar as root extracts no set-user-ID bits, and other users cannot access the files."""
+    """Even if tar runs as root, it extracts no set-user-ID bits, and other users cannot access the files."""
     source, copy = tmp_path / "source", tmp_path / "copy"
     source.mkdir()
     (source / "tool").touch()

@@ -170,7 +170,7 @@ async def test_silent_shim_is_killed_and_its_replica_is_reported_lost(
 
 
 async def test_launch_not_started_within_its_lease_is_reported_lost(harness: EngineHarness) -> None:
-    """A shim that wakes up later with this order finds that the start was given up."""
+    """A shim that receives the launch later detects that the service no longer waits for it."""
     await harness.restart(lease=300.0)
     (shim, _), *_ = await idle_shims(harness)
     os.kill(shim, signal.SIGSTOP)

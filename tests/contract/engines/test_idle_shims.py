@@ -104,7 +104,8 @@ async def test_disk_mounted_after_the_shims_start_is_visible(
 
 
 async def test_hosts_file_is_updated_for_running_programs(harness: EngineHarness) -> None:
-    """spec/failures#lost-replicas: a program finds its peers by name, even those that start later."""
+    """spec/failures#lost-replicas: a program can resolve the names of its peers, including peers that start
+    later."""
     if not harness.engine.capabilities().stable_hostname:
         return
     uid = harness.job()
@@ -124,8 +125,8 @@ async def test_hosts_file_is_updated_for_running_programs(harness: EngineHarness
 async def test_machines_hosts_file_contains_the_gang(
     harness: EngineHarness, tmp_path: Path
 ) -> None:
-    """spec/program#hostnames: this applies without namespaces, as in a Pod. Foreign lines in the
-    hosts file stay, and earlier names of this gang's peers are removed."""
+    """spec/program#hostnames: this applies without namespaces, as in a Pod. Lines of other programs remain in
+    the hosts file, and earlier names of this gang's peers are removed."""
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1\tlocalhost\n10.1.0.7\tme.service me\n")
     begun = file.read_text()

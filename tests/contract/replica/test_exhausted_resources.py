@@ -116,7 +116,7 @@ def test_shim_waiting_for_disk_space_uses_no_cpu(
 
 
 def test_relay_without_file_descriptors_waits_and_continues(tmp_path: Path) -> None:
-    """Earlier, the relay used a whole CPU when file handles ran out."""
+    """Earlier, the relay used a whole CPU when no file descriptors were available."""
     target = str(tmp_path / "target")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(target)

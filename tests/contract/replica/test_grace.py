@@ -61,7 +61,7 @@ PARENTS: dict[str, tuple[str, ...]] = {
 
 
 def stop(place: Place, line: Line, grace: int = GRACE) -> None:
-    """Stop the replica, and wait until its main process is gone."""
+    """Stop the replica, and wait until its main process has exited."""
     shim_process, main = place.journal()["shim"], place.program()
     line.order(o="stop", grace=grace)
     children = Path(f"/proc/{shim_process}/task/{shim_process}/children")
@@ -124,7 +124,8 @@ def test_second_stop_can_shorten_the_grace_time(place: Place) -> None:
 
 
 def test_lease_deadline_ends_the_grace_time(place: Place, tmp_path: Path) -> None:
-    """After the deadline another attempt may run, although the main process of this one has ended."""
+    """The deadline applies even if the main process has already exited, because another attempt may run
+    afterwards."""
     deadline, is_stopped = Deadline(str(tmp_path / "deadline")), threading.Event()
 
     def extend() -> None:

@@ -72,7 +72,7 @@ def test_storage_hosts_are_answered_over_tls(tls_relay: TlsRelay, behind: FakeBa
 def test_relay_detects_the_end_of_each_response(
     tls_relay: TlsRelay, behind: FakeBackend, answer: bytes, method: bytes
 ) -> None:
-    """The connection's next request is answered as well."""
+    """The next request on the same connection also receives its response."""
     request = method + b" / HTTP/1.1\r\nHost: h\r\n\r\n"
     with tls_relay.client() as client:
         client.sendall(request)

@@ -124,7 +124,7 @@ print(json.dumps(sorted(os.listdir("/tmp"))))
 
 
 def test_private_directories_are_writable(place_with_view: Place) -> None:
-    """With a slot below a /tmp of mode 0700, which is hidden, programs once found /tmp read-only."""
+    """Earlier, /tmp was read-only for programs whose slot is below a hidden /tmp of mode 0700."""
     assert (
         printed_json(place_with_view, WRITES, hidden=["/tmp", "/var/tmp", "/var/hypertune"])[0]
         == "mine"

@@ -57,7 +57,7 @@ class Workshop:
 
 @dataclass
 class Replica:
-    """A copy of a template, as a shim makes it, in which a test can run programs."""
+    """A copy of a template, like the copy that a shim creates. A test can run programs in it."""
 
     root: Path
     runtime: PreparedRuntime

@@ -83,7 +83,7 @@ class Registry:
         return sum(1 for line in self.requests if "/manifests/" in line)
 
     def answer(self, request: "_Answer") -> None:
-        """Answer one request."""
+        """Return the response to one request."""
         path = request.path
         credentials = request.headers.get("Authorization", "").removeprefix("Basic ")
         if self.login and credentials != base64.b64encode(self.login.encode()).decode():

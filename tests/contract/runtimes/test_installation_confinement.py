@@ -222,7 +222,8 @@ def test_broken_isolation_level_is_not_replaced_by_a_weaker_one(place: Path) -> 
 
 
 def test_process_limit_ends_an_installation(place: Path) -> None:
-    """At level `session` the kernel does not limit root's processes, so they are counted."""
+    """At level `session` the kernel does not enforce a process limit for root, so the service counts the
+    processes."""
     done = _python(_confinement(place, "session", processes=40), _FORKS + "time.sleep(60)")
     assert done.code != 0 or "refused" in done.output
     if os.geteuid() == 0:

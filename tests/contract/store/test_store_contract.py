@@ -253,7 +253,7 @@ async def test_timeline_entry_can_be_added_in_every_state(store: Store) -> None:
 
 
 async def test_timeline_entry_is_added_to_several_jobs_at_once(store: Store) -> None:
-    """A job that was deleted in the meantime does not prevent entries for the others."""
+    """If one of the jobs was deleted in the meantime, the other jobs still get the entry."""
     jobs = [make_job(number, f"j{number}") for number in (1, 2)]
     for job in jobs:
         await store.intake.create(NewWork(job, (entry("created"),)))

@@ -85,7 +85,7 @@ class MemoryUse:
 
 
 def memory_use_of(setup: AttackSetup, job: str) -> MemoryUse:
-    """Return the end of an `memory_hog`'s job."""
+    """Return how the job of a `memory_hog` ended."""
     view = setup.service.finish(job, 60)
     lines = setup.service.lines(job)
     *_, last = (line.split()[1] for line in lines if line.startswith("HAS "))

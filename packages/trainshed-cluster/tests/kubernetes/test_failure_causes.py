@@ -164,7 +164,7 @@ def test_replica_restarts_after_preemption_by_a_higher_priority_pod(site: Site) 
 
 
 def test_job_fails_if_its_image_cannot_be_pulled_before_the_timeout(site: Site) -> None:
-    """Its registry does not respond."""
+    """The image's registry does not respond."""
     body = container_job("pass")
     container = body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
     container |= {"imageUri": "127.0.0.1:9/team/nowhere:1", "command": ["true"]}

@@ -140,7 +140,7 @@ def test_program_continues_when_its_kubelet_stops(site: TrainingSite) -> None:
 
 
 def test_job_resumes_from_checkpoint_after_node_loss(site: TrainingSite) -> None:
-    """Without power the program is dead. The conformance suite tests disconnected nodes."""
+    """The node has no power, so the program is dead. The conformance suite tests disconnected nodes."""
     job_id = site.start_training()
     node = site.node_of(job_id)
     site.lab.kill_node(node)

@@ -325,7 +325,8 @@ async def test_changed_unit_is_replaced_after_its_last_use(site: Site) -> None:
 
 
 async def test_foreign_unit_is_used_and_never_removed(site: Site) -> None:
-    """For example by a service on the node, or on a file system that the node shares with this service."""
+    """The unit was created by a service on the node, for example, or is on a file system that the node shares
+    with this service."""
     place = site.put_bytes("one", 1)
     manifest = await site.library.manifest([str(place)])
     node = site.node()

@@ -70,7 +70,7 @@ def test_code_is_unpacked_once(code: AgentCode, tmp_path: Path) -> None:
 
 
 def test_agent_runs_only_code_that_the_service_sent(code: AgentCode, tmp_path: Path) -> None:
-    """Without site-packages: all imports come from the sent code."""
+    """The agent runs without site-packages. All imports come from the sent code."""
     document = b"12\n" + zlib.compress(b"none")
     status, _, errors = _run(code, tmp_path / "node", module=AGENT, document=document)
     assert status == 1
@@ -79,7 +79,7 @@ def test_agent_runs_only_code_that_the_service_sent(code: AgentCode, tmp_path: P
 
 
 def test_agents_run_on_every_supported_python(tmp_path: Path) -> None:
-    """All of them get the same archive, whatever the service's version is."""
+    """All agents get the same archive, whatever the service's Python version is."""
     extensions = Extensions(CACHE, tmp_path / "extensions")
     files = extensions.files()
     if not files:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def response_to(hub_lab: HubLab, data: bytes, context: ssl.SSLContext | None = None) -> bytes:
-    """Send bytes without a certificate, and return all bytes that the hub answers before it closes the
+    """Send bytes without a certificate, and return all bytes that the hub sends before it closes the
     connection."""
     name = SERVER_NAME if context else None
     reader, writer = await asyncio.open_connection(
@@ -58,7 +58,7 @@ async def test_port_is_not_reassigned_while_the_hub_is_down(hub_lab: HubLab) -> 
 
 
 async def test_briefly_occupied_port_is_awaited(hub_lab: HubLab) -> None:
-    """For example by a process that a killed service was about to start."""
+    """A process that a killed service was about to start can occupy the port."""
     port = hub_lab.hub.port
     other = hub_lab.new_hub(port)
     starting = asyncio.create_task(other.start())

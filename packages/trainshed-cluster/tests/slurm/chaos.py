@@ -190,7 +190,7 @@ def _effect_end(fault: Fault) -> int:
 def _nodes_of(
     timeline: Iterable[Mapping[str, Any]], replica: str, lives: Sequence[ObservedIncarnation]
 ) -> list[str]:
-    """Return the node of each life; "" = it was not reported for all of them."""
+    """Return the node of each life. "" means that not all of its entries report a node."""
     starts = [entry["details"] for entry in timeline if entry["kind"] == "replica_started"]
     nodes = [details["node"] for details in starts if details["replica"] == replica]
     return nodes if len(nodes) == len(lives) else [""] * len(lives)

@@ -173,7 +173,7 @@ def test_library_is_loaded_from_the_configured_directory(tmp_path: Path) -> None
 
 
 def test_library_of_other_sources_is_not_loaded() -> None:
-    """spec/reduction: Its file name has another digest."""
+    """spec/reduction: The file name of such a library contains another digest."""
     here = {NATIVE: str(shared_library().path.parent)}
     changed = "import pathlib\nlibrary.SOURCES = library.SOURCES[:-1]\n" + LOAD
     assert "was not built" in run_python(here, changed)

@@ -147,7 +147,7 @@ def test_import_torch_succeeds_in_broken_installations(
 def test_gpu_slices_return_to_their_origin(
     torch_python: Path, torch_fork_server: ForkServer, site: Path
 ) -> None:
-    """spec/reduction#exactness: Also after a failure."""
+    """spec/reduction#exactness: They return even after a failure."""
     ended = run_one(torch_python, ["staged.py"], environment(site), torch_fork_server)
     assert (ended.status, ended.output) == (0, "ok\n")
 

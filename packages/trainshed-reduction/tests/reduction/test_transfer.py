@@ -240,7 +240,8 @@ def test_frame_header_contains_the_results_received_so_far(make: Make, reducers:
 def test_received_results_are_sent_again_after_a_reducer_loss(
     make: Make, reducers: Reducers
 ) -> None:
-    """spec/reduction#losses: They are sent as FINAL. FINAL frames get no result, and use no credit."""
+    """spec/reduction#losses: The results are sent as FINAL frames. FINAL frames get no result, and use no
+    credit."""
     old, new = reducers(), reducers()
     transfer = make(1, 1000)
     attach(transfer, 0, old)
@@ -298,7 +299,7 @@ def test_connection_break_within_a_result_does_not_change_the_tensor(
 def test_error_of_a_reducer_arrives_before_the_connection_end(
     make: Make, reducers: Reducers
 ) -> None:
-    """spec/reduction#reports: A rank receives it even while it sends."""
+    """spec/reduction#reports: A rank receives the error even while it sends."""
     transfer, reducer = make(1, PLENTY), reducers(4096)
     attach(transfer, 0, reducer)
     transfer.push(0, chunk(0, 0, bytearray(1 << 20)))
@@ -314,7 +315,7 @@ def test_error_of_a_reducer_arrives_before_the_connection_end(
 def test_message_longer_than_the_limit_ends_the_connection(
     make: Make, reducers: Reducers, kind: Kind
 ) -> None:
-    """spec/reduction (frames are bounded)."""
+    """spec/reduction: Frames have a maximum length."""
     limit = wire.MAX_TEXT
     transfer, reducer = make(1, PLENTY), reducers()
     attach(transfer, 0, reducer)

@@ -119,7 +119,7 @@ def metadata(place):
 
 
 def raw(place, *lines):
-    """Return a server's answer to malformed bytes."""
+    """Return a server's response to malformed bytes."""
     host, port = place.split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(b"".join(lines))
@@ -379,7 +379,7 @@ def reach_preloader():
 
 
 def kept_by_fork():
-    """Find inherited handles, memory shared for writing, and other users' secrets in its own memory."""
+    """Find inherited file descriptors, writable shared memory, and other users' secrets in own memory."""
     if HANDLES:
         return f"handles {HANDLES}"
     own = b"canary-" + b"0" * 32  # Report the location of a finding.
@@ -595,7 +595,7 @@ def abstract_sockets():
 
 
 def loopback():
-    """Reach servers of this machine, including those of other jobs."""
+    """Connect to servers of this machine, including servers of other jobs."""
     host = TARGET["other_endpoint"].split(":")[0]
     with socket.create_connection((host, TARGET["other_port"]), timeout=10):
         return "connected"

@@ -88,7 +88,7 @@ async def await_no_agents(here: cluster.KubernetesCluster) -> None:
 
 
 async def test_pod_ending_during_its_release_is_deleted_once(start: Start) -> None:
-    """Its agent was shut down. The watch shows the end before the Pod is deleted."""
+    """The Pod's agent was shut down. The watch shows the end before the Pod is deleted."""
     api = Api()
     here = await start(api)
     releasing = asyncio.create_task(here.release(NAME))
@@ -103,7 +103,8 @@ async def test_pod_ending_during_its_release_is_deleted_once(start: Start) -> No
 async def test_failed_agent_start_reports_the_container_output(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For example, a Python without its library. Attaching to it fails with 404 and no further reason."""
+    """An example is a Python whose library is missing. Attaching to the container fails with 404 and no
+    further reason."""
 
     async def attach(*_: object) -> bool:
         raise client.ApiFailure(404, "", "")

@@ -33,7 +33,7 @@ def pod(name: str, version: int, phase: str = "Pending") -> dict[str, Any]:
 
 @dataclass
 class Api:
-    """Returns scripted answers: the `lists` in order, and the `watches`. Records the queries."""
+    """Returns scripted responses: the `lists` in order, and the `watches`. Records the queries."""
 
     lists: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     watches: list[list[dict[str, Any]]] = field(default_factory=list[list[dict[str, Any]]])
@@ -137,7 +137,7 @@ async def test_expired_watch_restarts_with_a_new_list(client_of: Any) -> None:
 async def test_short_watches_are_restarted_with_growing_delays(
     client_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A proxy that has lost its server answers like this."""
+    """A proxy that has lost its server responds like this."""
     monkeypatch.setattr(watches, "_MIN_RETRY_INTERVAL", 0.02)
     begun = asyncio.get_running_loop().time()
     api = Api([list_page(5)], [[], [], []])
@@ -226,7 +226,7 @@ async def test_rejection_is_distinguished_from_an_unreachable_server(client_of: 
 
 
 async def test_error_without_a_reason_shows_the_request(client_of: Any) -> None:
-    """For example, a kubelet without this container. The API forwards only its status."""
+    """For example, the kubelet does not have this container. The API forwards only its status."""
     path, client = f"{PODS}/one", client_of(Mock(return_value=httpx2.Response(404)))
     attaching = client.attach(path, "replica", b"", b"taken")
     for call, target in ((client.get(path, Pod), path), (attaching, f"{path}/attach")):

@@ -12,7 +12,7 @@ from trainshed_cluster.remote.content.manifest import BUILT
 def test_units_are_identified_correctly_by_concurrent_launches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each in its own thread."""
+    """Each launch runs in its own thread."""
     library, exists, theirs = Library([tmp_path]), Path.exists, list[str]()
 
     def learn(name: str) -> None:
@@ -32,7 +32,8 @@ def test_units_are_identified_correctly_by_concurrent_launches(
 
 
 def test_package_installed_into_an_interpreter_changes_its_digest(tmp_path: Path) -> None:
-    """The time of its directory does not change. A node whose fetch fails requests it again."""
+    """The modification time of the interpreter's directory does not change. A node whose fetch fails requests
+    the unit again."""
     (tmp_path / "cache").mkdir()
     python = tmp_path / "python"
     (python / "bin").mkdir(parents=True)

@@ -13,7 +13,7 @@ from trainshed_cluster.remote.replica_slot import ReplicaSlot, agent_key
 
 
 def test_pending_node_does_not_renew_allocations_of_live_replicas() -> None:
-    """Otherwise the engine would release the nodes of running replicas when the wait takes too long."""
+    """Otherwise, if the wait takes too long, the engine would release the nodes of running replicas."""
     replica_slots = (
         ReplicaSlot(PRIMARY, SlotRequest(PRIMARY, "r0", "a"), allocation_index=0, launched=1),
         ReplicaSlot(WORKER, SlotRequest(WORKER, "r1", "c"), allocation_index=1),

@@ -65,7 +65,7 @@ def test_copy_continues_after_disconnection_and_on_another_node(tmp_path: Path) 
 
 
 def test_bytes_lost_by_the_service_are_sent_again(tmp_path: Path) -> None:
-    """For example after a power failure, with bytes of an earlier node."""
+    """The service can lose bytes in a power failure, including bytes of an earlier node."""
     here = FileStreams(tmp_path / "service")
     copies = StreamCopies(here, UID, 1)
     for name, line in (("first", "a\nb\n"), ("second", "c\n")):

@@ -69,7 +69,7 @@ def test_reno_replaces_cubic_congestion_control() -> None:
 
 
 def test_vanished_host_is_detected_within_half_a_minute() -> None:
-    """spec/reduction#losses: Also a host that no longer accepts data."""
+    """spec/reduction#losses: This includes a host that no longer accepts data."""
     options = (
         socket.TCP_KEEPIDLE,
         socket.TCP_KEEPINTVL,

@@ -104,7 +104,7 @@ def test_missing_results_are_sent_again_as_input() -> None:
 
 
 def test_copies_are_released_when_all_ranks_have_them() -> None:
-    """spec/reduction: They use no memory afterwards."""
+    """spec/reduction: The copies use no memory afterwards."""
     rank = Rank(0, 1, 2)
     rank.issue(2 * _CHUNK)
     rank.receive(0)

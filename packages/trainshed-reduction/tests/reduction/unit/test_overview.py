@@ -34,7 +34,7 @@ def test_idle_reducer_is_reported_once(tmp_path: Path) -> None:
 
 
 def test_idle_reducer_without_a_service_is_logged() -> None:
-    """spec/reduction#reports: Without a report file."""
+    """spec/reduction#reports: The reducer has no report file."""
     lines: list[str] = []
     Overview(Reports(None), lines.append, 0.0).check_idle(IDLE_SECONDS)
     (line,) = lines

@@ -18,7 +18,7 @@ ACCEPT = Accept(2)
 
 
 def test_proof_covers_every_byte_of_its_message() -> None:
-    """spec/reduction#losses: It is invalid for another rank, generation or version."""
+    """spec/reduction#losses: A proof is invalid for another rank, generation or version."""
     hello = proof.sign(TOKEN, HELLO, CHALLENGE)
     for at in range(len(hello)):
         other = bytearray(hello)

@@ -152,7 +152,7 @@ def test_lost_connection_restarts_the_group() -> None:
 
 
 def test_reconnected_rank_counts_once() -> None:
-    """spec/reduction#losses: Its earlier connection was lost without notice."""
+    """spec/reduction#losses: The rank's earlier connection was lost without notice."""
     desk = RecordedSessions()
     earlier = desk.join(0)
     later = desk.join(0)
@@ -270,7 +270,7 @@ def test_average_of_integers_is_rejected() -> None:
 
 
 def test_failure_of_a_worker_reaches_all_ranks() -> None:
-    """spec/reduction#reports: Its reason is sent to every rank, without control characters."""
+    """spec/reduction#reports: The failure's reason is sent to every rank, without control characters."""
     desk = RecordedSessions()
     members = desk.group(2)
     desk.carry_out(
@@ -283,7 +283,7 @@ def test_failure_of_a_worker_reaches_all_ranks() -> None:
 
 
 def test_rank_that_leaves_does_not_stop_the_other_ranks() -> None:
-    """spec/reduction: They fail only if they need more of its chunks."""
+    """spec/reduction: The other ranks fail only if they need more chunks of the rank that left."""
     desk = RecordedSessions()
     members = desk.group(3)
     for operation in range(17):
