@@ -15,7 +15,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, Final
 
-from tests.e2e.running import PROJECT, REGION, Service, given_by_env, running
+from tests.e2e.running import PROJECT, REGION, Service, env_variables, running
 
 from bench.measures import Connection, Row
 
@@ -152,7 +152,7 @@ def _curve(connection: Connection, run: str, name: str) -> str:
 
 def _tables(service: Service, connection: Connection, board: str) -> Sequence[Row]:
     _experiment(connection, board)
-    variables = given_by_env(service)
+    variables = env_variables(service)
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         rows, whole = pool.submit(tables, service.rest, service.token, variables).result()
     return (

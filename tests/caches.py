@@ -29,18 +29,18 @@ def cache_of(user: int) -> Path:
         return CACHE
     cache = CACHE.with_name(f"{CACHE.name}-{user}")
     if user != os.geteuid():
-        furnish(cache, user)
+        create_user_cache(cache, user)
     return cache
 
 
 def cache_for_users() -> Path:
     """Return a copy of root's cache with environments whose interpreter other users may run."""
     cache = CACHE.with_name(f"{CACHE.name}-users")
-    furnish(cache, os.geteuid())
+    create_user_cache(cache, os.geteuid())
     return cache
 
 
-def furnish(cache: Path, user: int) -> None:
+def create_user_cache(cache: Path, user: int) -> None:
     """Create a user's cache with the default environment. The user would build the same one; `./dev test-all`
     tests that build.
     """

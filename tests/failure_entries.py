@@ -15,7 +15,7 @@ _ENTRIES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def whole(row: str, /, **changes: Any) -> dict[str, Any]:
+def complete_entry(row: str, /, **changes: Any) -> dict[str, Any]:
     """Return the entry of a built-in row with changes, or of a new row. A row without retries or restarts has
     no backoff.
     """
@@ -30,5 +30,6 @@ def whole(row: str, /, **changes: Any) -> dict[str, Any]:
 def toml(row: str, /, **changes: Any) -> str:
     """Return the entry as part of a configuration."""
     return "[[failure_rules]]\n" + "".join(
-        f"{field} = {json.dumps(value)}\n" for field, value in whole(row, **changes).items()
+        f"{field} = {json.dumps(value)}\n"
+        for field, value in complete_entry(row, **changes).items()
     )

@@ -36,7 +36,7 @@ def torch_python() -> Path:
     if SOAKS:
         return service_python()
     with _lock():
-        return _alone()
+        return _build_own_runtime()
 
 
 def service_python() -> Path:
@@ -60,7 +60,7 @@ def _lock() -> Generator[None]:
         yield
 
 
-def _alone() -> Path:
+def _build_own_runtime() -> Path:
     sheet = sheet_of("pytorch")
     assert sheet is not None
     release = sheet.releases[0]

@@ -28,23 +28,27 @@ def test_equal_seeds_give_equal_chaos_plans_of_every_kind() -> None:
         assert course(plan).outcome is not None or plan.cancel is not CancelAt.NEVER
 
 
-def spoken(token: str, *numbers: int, attempt: int = 1) -> list[logs.Line]:
+def program_lines(token: str, *numbers: int, attempt: int = 1) -> list[logs.Line]:
     return [(attempt, f"{token} {n} workerpool0-0 life 0 pid 2") for n in numbers]
 
 
 def test_chaos_log_checks_detect_gaps_and_duplicates() -> None:
     """spec/logs#order: no lost, duplicate or reordered line."""
     first, second = "a" * 12, "b" * 12
-    whole, wrong = logs.parts([*spoken(first, 0, 1, 2), *spoken(second, 0, 1, attempt=2)])
+    whole, wrong = logs.parts(
+        [*program_lines(first, 0, 1, 2), *program_lines(second, 0, 1, attempt=2)]
+    )
     assert whole == [logs.Part(first, 1, 3), logs.Part(second, 2, 2)]
     assert not wrong
-    assert not logs.parts([*spoken(first, 0), (1, f"{first} 1 workerp"), *spoken(second, 0)])[1]
+    assert not logs.parts(
+        [*program_lines(first, 0), (1, f"{first} 1 workerp"), *program_lines(second, 0)]
+    )[1]
     for lines in (
-        spoken(first, 0, 2),
-        spoken(first, 0, 1, 1),
-        spoken(first, 1, 0),
-        [*spoken(first, 0), *spoken(second, 0), *spoken(first, 1)],
-        [*spoken(first, 0), (1, "Traceback (most recent call last):")],
+        program_lines(first, 0, 2),
+        program_lines(first, 0, 1, 1),
+        program_lines(first, 1, 0),
+        [*program_lines(first, 0), *program_lines(second, 0), *program_lines(first, 1)],
+        [*program_lines(first, 0), (1, "Traceback (most recent call last):")],
     ):
         assert logs.parts(lines)[1], lines
 

@@ -87,7 +87,7 @@ def check(
         Counter(attempts=view["attempt"]),
     )
     wrong = [*story.faults_found, *job.files.wrong, *judge(job), *_after_the_end(job)]
-    wrong += _readings(job, service)
+    wrong += _check_file_contents(job, service)
     for replica, seen in job.observed.items():
         job.counts["lives"] += len(seen.lives)
         if seen.has_duplicate:
@@ -265,7 +265,7 @@ def lines(job: FinishedJob, replica: str, cut: Container[int]) -> Iterator[str]:
             yield f"life {life.number} ({end}) wrote {life.lines} lines, and {count} are there"
 
 
-def _readings(job: FinishedJob, service: Service) -> Iterator[str]:
+def _check_file_contents(job: FinishedJob, service: Service) -> Iterator[str]:
     """Check that both APIs return the contents of the files."""
     view, files = job.view, job.files
     ours = logs.from_our_api(service, job.story.target)

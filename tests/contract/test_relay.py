@@ -20,7 +20,7 @@ def frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
     return len(payload).to_bytes(3) + bytes([kind, 0]) + stream.to_bytes(4) + payload
 
 
-def goaway(last: int) -> bytes:
+def goaway_frame(last: int) -> bytes:
     return frame(7, 0, last.to_bytes(4) + bytes(4))
 
 
@@ -79,7 +79,7 @@ async def test_calls_are_forwarded_until_the_relay_closes(tmp_path: Path) -> Non
         await asyncio.sleep(0)
         setup.writers[0].write(answer[-200:] + frame(DATA, 3))
         # The data must not end inside a frame.
-        rest = answer[-200:] + goaway(3) + frame(DATA, 3)
+        rest = answer[-200:] + goaway_frame(3) + frame(DATA, 3)
         assert await reader.readexactly(len(rest)) == rest
         writer.write(frame(HEADERS, 5, b"new") + frame(DATA, 5, b"new") + frame(DATA, 3, b"old"))
         assert await setup.receive(12) == frame(DATA, 3, b"old")

@@ -218,7 +218,7 @@ def _serve(control: socket.socket) -> None:
         ready = select.select([control, woken], [], [])[0]
         if woken in ready:
             woken.recv(4096)
-            _bury(pids)
+            _report_exits(pids)
         if control not in ready:
             continue
         descriptors = array.array("i")
@@ -242,7 +242,7 @@ def _serve(control: socket.socket) -> None:
             end.close()
         for descriptor in (*pids.values(), writer):
             os.close(descriptor)
-        _become(request, handles)
+        _adopt_environment(request, handles)
         return
 
 
@@ -250,7 +250,7 @@ def _heard(_number: int, _frame: FrameType | None) -> None:
     """The exit of a child wakes `select` by its signal number."""
 
 
-def _bury(pids: dict[int, int]) -> None:
+def _report_exits(pids: dict[int, int]) -> None:
     """Report the exits of children. `pids`: the receiver of each report."""
     while pids:
         pid, status = os.waitpid(-1, os.WNOHANG)
@@ -262,7 +262,7 @@ def _bury(pids: dict[int, int]) -> None:
         os.close(writer)
 
 
-def _become(request: Mapping[str, Any], handles: Sequence[int]) -> None:
+def _adopt_environment(request: Mapping[str, Any], handles: Sequence[int]) -> None:
     """Take over the environment of a started process."""
     numbers = (0, 1, 2, *request["kept"])
     free = max(numbers) + 1  # An unused descriptor number at or above it.

@@ -399,7 +399,7 @@ def submit(service: Service, body: dict[str, Any]) -> str:
     return service.call("POST", CUSTOM_JOBS, body)["name"].rsplit("/", 1)[1]
 
 
-def given_by_env(service: Service) -> dict[str, str]:
+def env_variables(service: Service) -> dict[str, str]:
     """Return the environment of a shell after `eval "$(trainshed env)"`."""
     printed = trainshed("env", data=service.data).stdout
     shell = execute(
@@ -456,4 +456,4 @@ def seen_by_sdk(
         path = Path(place, "program.py")
         path.write_text(KEPT_CHANNEL + _SDK + program)
         words = (transport, endpoint, service.token, *arguments)
-        return seen_by(path, *words, variables=given_by_env(service), seconds=seconds)
+        return seen_by(path, *words, variables=env_variables(service), seconds=seconds)

@@ -252,7 +252,7 @@ def pages(service: Service) -> dict[str, str]:
     whole = run_job(service, container_job("print('hello')", pools=(1, 2), name="whole"))
     assert service.finish(tuning, 120)["state"] == "SUCCEEDED"
     here = f"?project={PROJECT}"
-    study, dataset, model = things(service)
+    study, dataset, model = create_resources(service)
     return {
         "jobs": "/",
         "none": "/?search=nothing",
@@ -288,7 +288,7 @@ def pages(service: Service) -> dict[str, str]:
     }
 
 
-def things(service: Service) -> tuple[str, str, str]:
+def create_resources(service: Service) -> tuple[str, str, str]:
     """The IDs of a study with trials, a dataset and a model."""
     place = f"/v1/projects/{PROJECT}/locations/{REGION}"
     bucket = service.extra["bucket"]

@@ -224,7 +224,9 @@ def test_page_shows_sign_out_and_deleted_job(
 
 
 @pytest.fixture
-def mortal(tmp_path: Path, chromium: Browser) -> Iterator[tuple[Service, BrowserContext]]:
+def service_and_browser(
+    tmp_path: Path, chromium: Browser
+) -> Iterator[tuple[Service, BrowserContext]]:
     """A service for this test, and a signed-in browser."""
     service = start(tmp_path / "data", "--port", str(free_port()))
     context = chromium.new_context(**FORMS["light"], reduced_motion="reduce")
@@ -234,9 +236,9 @@ def mortal(tmp_path: Path, chromium: Browser) -> Iterator[tuple[Service, Browser
 
 
 def test_page_survives_a_service_restart(
-    mortal: tuple[Service, BrowserContext], gate: Path
+    service_and_browser: tuple[Service, BrowserContext], gate: Path
 ) -> None:
-    service, context = mortal
+    service, context = service_and_browser
     script = (
         f"for n in range(3):\n    open({str(gate)!r}).read()\n    print('life', n, flush=True)\n"
         f"open({str(gate)!r}).read()"

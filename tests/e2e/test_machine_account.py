@@ -4,7 +4,7 @@ import base64
 import json
 from pathlib import Path
 
-from tests.e2e.running import KEPT_CHANNEL, SKLEARN, Service, given_by_env, seen_by
+from tests.e2e.running import KEPT_CHANNEL, SKLEARN, Service, env_variables, seen_by
 from tests.isolation import needs_view
 
 pytestmark = needs_view
@@ -55,7 +55,7 @@ def test_machine_account_stages_a_script_and_runs_it(service: Service, tmp_path:
     key.write_bytes(base64.b64decode(made["privateKeyData"]))
     (script := tmp_path / "train.py").write_text(_SCRIPT)
     (program := tmp_path / "program.py").write_text(KEPT_CHANNEL + _SDK)
-    variables = given_by_env(service)
+    variables = env_variables(service)
     for name in (
         *("TRAINSHED_TOKEN", "CLOUDSDK_AUTH_ACCESS_TOKEN"),
         *("STORAGE_EMULATOR_HOST", "CLOUD_STORAGE_EMULATOR_ENDPOINT", "BOTO_CONFIG"),

@@ -73,7 +73,7 @@ def test_failure_reasons_contain_the_cause_in_one_sentence(service: Service) -> 
     expect_causes(programs, reasons)
 
 
-def said_of(planted: dict[str, str], place: Path) -> str:
+def failure_reason(planted: dict[str, str], place: Path) -> str:
     """Return the reason for a program's output and exit, outside a job."""
     words = [sys.executable, "-IS", "-c", planted.get("python", "")]
     if "shell" in planted:
@@ -91,7 +91,7 @@ def test_failure_reasons_match_for_programs_without_a_job(tmp_path: Path) -> Non
     ours = [p for p in PROGRAMS if "in_job" not in p]
     programs = [p for p in ours if not re.search("numpy|sklearn|joblib", p.get("python", ""))]
     programs = programs[::SOME]
-    expect_causes(programs, {p["name"]: said_of(p, tmp_path) for p in programs})
+    expect_causes(programs, {p["name"]: failure_reason(p, tmp_path) for p in programs})
 
 
 def test_failure_reasons_match_for_library_output() -> None:

@@ -123,7 +123,7 @@ def env() -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def showing(script: str, *, pools: tuple[int, ...] = (1,)) -> dict[str, Any]:
+def secret_printing_job(script: str, *, pools: tuple[int, ...] = (1,)) -> dict[str, Any]:
     """A job whose replicas print their secrets in every possible way."""
     job = container_job(script, pools=pools)
     for pool in job["jobSpec"]["workerPoolSpecs"]:
@@ -131,7 +131,7 @@ def showing(script: str, *, pools: tuple[int, ...] = (1,)) -> dict[str, Any]:
     return job
 
 
-def had_it(lines: list[str]) -> bool:
+def has_correct_values(lines: list[str]) -> bool:
     """Return whether a program reports the correct values."""
     wanted = f"digest {PHRASE.digest()} {KEY.digest()} {PHRASE.digest()}"
     return wanted in lines
@@ -142,7 +142,7 @@ def response_body(service: Service, path: str, body: Any = None) -> bytes:
     return service.ask("GET" if body is None else "POST", path, body).body
 
 
-def answers(service: Service, job_id: str) -> dict[str, bytes]:
+def collect_responses(service: Service, job_id: str) -> dict[str, bytes]:
     """All responses of the service about a job, by request."""
     ours, name = f"/trainshed/v1/jobs/{job_id}", f"{CUSTOM_JOBS}/{job_id}"
     filtered = f'resource.labels.job_id="{job_id}"'
@@ -171,7 +171,10 @@ def assert_nowhere(service: Service, *job_ids: str) -> None:
     }
     texts["ml"] = response_body(service, f"/v1/projects/{PROJECT}/jobs")
     for job_id in job_ids:
-        texts |= {f"{job_id}: {what}": answer for what, answer in answers(service, job_id).items()}
+        texts |= {
+            f"{job_id}: {what}": answer
+            for what, answer in collect_responses(service, job_id).items()
+        }
     # Unlike `rglob` it ignores files that are deleted during the search.
     places = [(Path(place), names) for place, _, names in os.walk(service.data)]
     paths = [place / name for place, names in places for name in names]
@@ -194,15 +197,15 @@ def _content(path: Path) -> bytes:
 
 def test_leaked_secrets_are_redacted_everywhere(service_with_secrets: Service) -> None:
     """spec/failures#messages: the public message of a failure ends with the last lines of the log."""
-    together = submit(service_with_secrets, showing(TOGETHER, pools=(1, 1)))
-    failing = submit(service_with_secrets, showing(FAIL))
+    together = submit(service_with_secrets, secret_printing_job(TOGETHER, pools=(1, 1)))
+    failing = submit(service_with_secrets, secret_printing_job(FAIL))
     assert service_with_secrets.finish(together)["state"] == "SUCCEEDED"
     for replica in ("workerpool0-0", "workerpool1-0"):
         lines = service_with_secrets.lines(together, replica)
-        assert had_it(lines), "\n".join(line[:200] for line in lines)
+        assert has_correct_values(lines), "\n".join(line[:200] for line in lines)
         assert "***" in lines and "$(secret:phrase)" in lines
     assert service_with_secrets.finish(failing)["state"] == "FAILED"
     message = service_with_secrets.call("GET", f"{CUSTOM_JOBS}/{failing}")["error"]["message"]
     assert "RuntimeError: no access with ***" in message
-    assert had_it(service_with_secrets.lines(failing))
+    assert has_correct_values(service_with_secrets.lines(failing))
     assert_nowhere(service_with_secrets, together, failing)

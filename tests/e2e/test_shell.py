@@ -84,13 +84,13 @@ def link(service: Service, job: str) -> dict[str, str]:
 @contextlib.contextmanager
 def open_shell(service: Service, token: str, **order: Any) -> Generator[ClientConnection]:
     """Open a shell like the page does, and wait for its title."""
-    with connect(door(service), origin=Origin(service.rest), open_timeout=60) as connection:
+    with connect(shell_url(service), origin=Origin(service.rest), open_timeout=60) as connection:
         connection.send(json.dumps({"token": token, "rows": 24, "columns": 80, **order}))
         assert json.loads(connection.recv(30))["title"] == "workerpool0-0, waits"
         yield connection
 
 
-def door(service: Service) -> str:
+def shell_url(service: Service) -> str:
     return f"ws{service.rest.removeprefix('http')}/shell/connect"
 
 

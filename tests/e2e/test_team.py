@@ -19,7 +19,7 @@ from tests.e2e.running import (
     SKLEARN,
     Service,
     container_job,
-    given_by_env,
+    env_variables,
     seen_by,
     trainshed,
 )
@@ -130,7 +130,7 @@ def test_team_guide_works_for_an_admin_and_six_users(
     program.write_text(_SDK)
     variables = {
         name: value
-        for name, value in given_by_env(service).items()
+        for name, value in env_variables(service).items()
         if "STORAGE_EMULATOR" not in name and name != "TRAINSHED_TOKEN"
     }
     variables["GOOGLE_APPLICATION_CREDENTIALS"] = str(key)

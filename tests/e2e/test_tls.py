@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.e2e.running import Service, given_by_env, running, trainshed
+from tests.e2e.running import Service, env_variables, running, trainshed
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield started
 
 
-def mine() -> str:
+def external_address() -> str:
     """Return a non-loopback address of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         # Sends nothing: it selects the source address.
@@ -68,7 +68,7 @@ def test_every_port_speaks_tls_with_a_certificate_of_the_service(
 def test_plain_http_is_accepted_only_from_this_machine(service: Service, place: str) -> None:
     """A caller on this machine may also use a public address."""
     port = urlsplit(str(service.extra[place])).port
-    for host in ("127.0.0.1", mine()):
+    for host in ("127.0.0.1", external_address()):
         assert plainly(service, host, port or 0) != 426
 
 
@@ -86,7 +86,7 @@ def plainly(service: Service, host: str, port: int) -> int:
 
 
 def test_command_line_and_its_environment_trust_the_service(service: Service) -> None:
-    options = given_by_env(service)
+    options = env_variables(service)
     assert options["TRAINSHED_ENDPOINT"].startswith("https://localhost:")
     assert options["SSL_CERT_FILE"] == options["REQUESTS_CA_BUNDLE"] == service.extra["ca_bundle"]
     listed = ours(service.data, "jobs", "list", "--data", str(service.data))

@@ -38,7 +38,7 @@ FOREVER = "import time; print('up', flush=True); time.sleep(600)"
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays(data: Path) -> Iterator[None]:
+def remove_leftovers(data: Path) -> Iterator[None]:
     """After any failure of a test, its service and its jobs are removed."""
     yield
     if (data / "service.json").exists():
@@ -47,7 +47,7 @@ def nothing_stays(data: Path) -> Iterator[None]:
     end_those_in(data / "slots")
 
 
-def up(data: Path, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_failing_up(data: Path, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `trainshed up` when it must exit with an error."""
     return services.trainshed(
         "up", "--data", str(data), *args, data=data, status=None, variables=variables
@@ -163,7 +163,7 @@ def test_service_files_contain_its_address_and_are_private(service_in_spaced_pat
 def test_second_start_on_the_same_data_prints_the_running_services_address(
     service_in_spaced_path: Service,
 ) -> None:
-    second = up(service_in_spaced_path.data, "--port", "0")
+    second = run_failing_up(service_in_spaced_path.data, "--port", "0")
     assert second.returncode == 0, second.stderr
     assert (
         f"already runs at {service_in_spaced_path.rest} (process {service_in_spaced_path.pid}"
@@ -177,19 +177,21 @@ def test_port_in_use_fails_the_start(data: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        expect_error(up(data, "--port", str(port)), f"127.0.0.1:{port}", "in use", "--port")
+        expect_error(
+            run_failing_up(data, "--port", str(port)), f"127.0.0.1:{port}", "in use", "--port"
+        )
 
 
 def test_errors_found_only_at_start_are_reported(data: Path, tmp_path: Path) -> None:
     """Engine-specific settings, and a directory in the way."""
     config = tmp_path / "config.toml"
     config.write_text('engine = "slurm"\n[engines.slurm]\nquarantine_minutes = 0.5\n')
-    refusal = up(data, "--port", "0", "--config", str(config))
+    refusal = run_failing_up(data, "--port", "0", "--config", str(config))
     expect_error(refusal, "[engines.slurm] quarantine_minutes: ")
     other = tmp_path / "other"
     other.mkdir()
     (other / "slots").write_text("in the way")
-    refusal = up(other, "--port", "0")
+    refusal = run_failing_up(other, "--port", "0")
     assert refusal.returncode not in (0, None)
     assert str(other / "slots") in refusal.stderr
     assert not leftovers(other)
@@ -237,10 +239,10 @@ def test_jobs_continue_after_a_service_stop_unless_requested_otherwise(data: Pat
     assert list((data / "logs" / job_id).rglob("*.jsonl"))
     service = services.start(data)
     assert service.call("GET", f"/trainshed/v1/jobs/{job_id}")["state"] == "CANCELLED"
-    down_ends_all(service, mark)
+    assert_down_ends_all(service, mark)
 
 
-def down_ends_all(service: Service, mark: str) -> None:
+def assert_down_ends_all(service: Service, mark: str) -> None:
     """`trainshed down` cancels jobs of all projects and leaves nothing."""
     data, below = service.data, children(service.pid)
     for project in ("one-project", "other-project"):

@@ -29,7 +29,7 @@ def _allocations(stage: Stage) -> dict[str, dict[str, int]]:
     return stage.lab.cluster.allocations()
 
 
-async def _over(stage: Stage, uid: JobUid, program: Program, least: float = 60.0) -> None:
+async def _run_attempt(stage: Stage, uid: JobUid, program: Program, least: float = 60.0) -> None:
     """Run an attempt of one replica whose nodes are kept for `least` seconds, because the next one may take
     long.
     """
@@ -53,7 +53,7 @@ class TestRetry:
         uid = stage.job()
         await stage.allocate(uid)
         before = _allocations(stage)
-        await _over(stage, uid, Program(prints=2, code=1))
+        await _run_attempt(stage, uid, Program(prints=2, code=1))
         assert _allocations(stage) == before
         assert await stage.engine.allocations() == ()
         await stage.allocate(uid, attempt=2)
@@ -73,7 +73,7 @@ class TestRetry:
 
     @run_with_stage
     async def test_service_shutdown_releases_kept_allocations(self, stage: Stage) -> None:
-        await _over(stage, stage.job(), Program(code=1))
+        await _run_attempt(stage, stage.job(), Program(code=1))
         await stage.restart()
         assert _allocations(stage) == {}
         assert await stage.engine.allocations() == ()
@@ -81,9 +81,9 @@ class TestRetry:
     @run_with_stage
     async def test_kept_allocation_waits_only_briefly_for_the_next_job(self, stage: Stage) -> None:
         first, second = stage.job(), stage.job()
-        await _over(stage, first, Program(prints=1))
+        await _run_attempt(stage, first, Program(prints=1))
         before = _allocations(stage)
-        await _over(stage, second, Program(prints=2), least=2.0)
+        await _run_attempt(stage, second, Program(prints=2), least=2.0)
         assert before and _allocations(stage) == before
         await stage.until(lambda: not _allocations(stage), "the release of the allocation")
         assert [len(stage.lines(uid)) for uid in (first, second)] == [1, 2]
@@ -115,7 +115,7 @@ class TestKeeping:
             patch.setattr(slots, "_CHECK_INTERVAL", 0.01)
             patch.setattr(IdleAllocations, "names", count_round)
             await stage.restart()
-            await _over(stage, first, Program())
+            await _run_attempt(stage, first, Program())
             before = _allocations(stage)
             patch.setattr(Records, "write", slow)
             async with asyncio.TaskGroup() as group:
@@ -136,14 +136,14 @@ class TestKeeping:
                 await asyncio.Event().wait()
             return await call(agent, order)
 
-        await _over(stage, first, Program())
+        await _run_attempt(stage, first, Program())
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(AgentHandle, "call", unheard)
             adopting = asyncio.create_task(stage.allocate(second))
             await asyncio.wait_for(reached.wait(), 60)
             adopting.cancel()
             await stage.restart()
-        await _over(stage, second, Program(prints=2))
+        await _run_attempt(stage, second, Program(prints=2))
         assert len(stage.lines(second)) == 2
 
     @run_with_stage
@@ -151,7 +151,7 @@ class TestKeeping:
         self, stage: Stage
     ) -> None:
         first, second = stage.job(), stage.job()
-        await _over(stage, first, Program())
+        await _run_attempt(stage, first, Program())
         before = _allocations(stage)
         await stage.allocate(second, PRIMARY, SECOND_REPLICA)
         assert before and not before.keys() & _allocations(stage).keys()
@@ -160,19 +160,19 @@ class TestKeeping:
     async def test_allocation_that_the_cluster_may_soon_end_is_not_kept(self, stage: Stage) -> None:
         assert isinstance(stage.lab, RemoteLab)
         stage.lab.cluster.mark((await stage.nodes())[0], "old", True)
-        await _over(stage, stage.job(), Program())
+        await _run_attempt(stage, stage.job(), Program())
         assert _allocations(stage) == {}
 
     @run_with_stage
     async def test_kept_allocation_survives_the_death_of_its_agent(self, stage: Stage) -> None:
         assert isinstance(stage.lab, RemoteLab)
         first, second = stage.job(), stage.job()
-        await _over(stage, first, Program())
+        await _run_attempt(stage, first, Program())
         before = _allocations(stage)
         stage.lab.end_agents((await stage.nodes())[0])
         await stage.until(
             lambda: _allocations(stage) == {}, "the release of the agent's allocation"
         )
-        await _over(stage, second, Program(prints=1))
+        await _run_attempt(stage, second, Program(prints=1))
         assert _allocations(stage) != before
         assert len(stage.lines(second)) == 1

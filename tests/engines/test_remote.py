@@ -275,14 +275,14 @@ class TestRemote(Conformance):
         """The running peers received the old port once and connect to it. The replica keeps a port whose old
         connections are closing, but not a port of another program."""
         here, there = await stage.nodes()
-        uid, before = await second_over(stage, here)
+        uid, before = await job_with_finished_second(stage, here)
         where = before.address, before.port
         with socket.create_server(where) as server, socket.create_connection(where) as client:
             server.accept()[0].close()
             client.recv(1)
         *_, after = await stage.allocate(uid, SECOND_REPLICA, node=there)
         assert (after.node, after.address, after.port) == (there, *where)
-        uid, before = await second_over(stage, here)
+        uid, before = await job_with_finished_second(stage, here)
         cause = f"port {before.port} of node {there} is in use by another program"
         where = before.address, before.port
         with socket.create_server(where), pytest.raises(StartFailed, match=cause):
@@ -310,7 +310,7 @@ class TestRemote(Conformance):
         The attempt ends completely."""
         lab = lab_of(stage)
         here, there = await stage.nodes()
-        uid, before = await second_over(stage, here)
+        uid, before = await job_with_finished_second(stage, here)
         with socket.create_server((before.address, before.port)), pytest.raises(StartFailed):
             await stage.allocate(uid, SECOND_REPLICA, node=there)
         await stage.restart()
@@ -323,7 +323,7 @@ def lab_of(stage: Stage) -> RemoteLab:
     return stage.lab
 
 
-async def second_over(stage: Stage, node: str) -> tuple[JobUid, Slot]:
+async def job_with_finished_second(stage: Stage, node: str) -> tuple[JobUid, Slot]:
     """A job with two replicas there. The second has ended twice, with the same slot."""
     uid = stage.job()
     _, slot = await stage.allocate(uid, PRIMARY, SECOND_REPLICA, node=node)

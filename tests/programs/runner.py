@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from tests.e2e.gcloud import ALONE
 from tests.e2e.packages import wheel
-from tests.e2e.running import REGION, Service, given_by_env
+from tests.e2e.running import REGION, Service, env_variables
 from tests.programs import data
 from tests.programs.table import Program
 
@@ -80,7 +80,7 @@ class Runner:
         """Return the environment after `eval "$(trainshed env)"`, with the variables that such programs
         expect.
         """
-        return given_by_env(self.service) | {
+        return env_variables(self.service) | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "CLOUDSDK_CONFIG": str(self.place / "gcloud"),
             **ALONE,

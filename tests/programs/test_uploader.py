@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.running import ROOT, Service, given_by_env, json_of, running
+from tests.e2e.running import ROOT, Service, env_variables, json_of, running
 
 pytestmark = pytest.mark.programs
 
@@ -41,7 +41,7 @@ def test_uploader_uploads_every_event_once(
     """facts/experiments#tensorboards: uploaded twice, and during writes, without duplicates."""
     done = subprocess.run(
         [python, str(_PROGRAM), str(tmp_path / "logs"), transport],
-        env={**given_by_env(service), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env={**env_variables(service), "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
         text=True,
         timeout=400,

@@ -80,7 +80,7 @@ class Judge:
             if after != before:
                 self._differ("a job that was over has changed")
             return
-        self.story.append(HistoryEntry(now, event, _became(after)))
+        self.story.append(HistoryEntry(now, event, _state_name(after)))
         for fact in self._facts(before, event, now):
             self.reference.learn(fact, now)
         self._drills(before, after, now)
@@ -256,7 +256,7 @@ def _public_name(api: Api, member: Member) -> str:
     return f"{('master', 'worker', 'ps', 'evaluator')[pool]} {index}"
 
 
-def _became(job: Job) -> str:
+def _state_name(job: Job) -> str:
     replicas = " ".join(f"{r.id}.{r.incarnation}:{r.state}@{r.node or '-'}" for r in job.replicas)
     decided = f" outcome {job.outcome.state}" if job.outcome else ""
     again = f" retry {job.retry.rule}" if job.retry else ""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.failure_entries import whole
+from tests.failure_entries import complete_entry
 from trainshed.core.failure.table import table_with
 from trainshed.core.lifecycle.transition import FailurePolicy
 
@@ -65,7 +65,7 @@ class OperatorRules:
     def policy(self) -> FailurePolicy:
         """The rules in the service's format."""
         return FailurePolicy(
-            table_with([whole(str(entry["name"]), **entry) for entry in self.entries]),
+            table_with([complete_entry(str(entry["name"]), **entry) for entry in self.entries]),
             self.attempts,
         )
 

@@ -71,7 +71,7 @@ def plain(seed: int, *, jobs: int | None = None) -> Scenario:
         seed, nodes, policy, (), {submit.job.uid: character for submit, character in submitted}
     )
     for submit, _ in submitted:
-        requests += _meddling(dice, submit, span)
+        requests += _user_requests(dice, submit, span)
     requests += _maintenance(dice, nodes, span)
     requests += _quotas(dice, span)
     crashes = dice.choice((0, 2, 10))
@@ -137,7 +137,7 @@ def _submission(dice: random.Random, number: int, span: int) -> tuple[Submit, Ch
     return Submit(at, job), replace(character, **{kind: trouble})
 
 
-def _meddling(dice: random.Random, submit: Submit, span: int) -> list[Request]:
+def _user_requests(dice: random.Random, submit: Submit, span: int) -> list[Request]:
     """Draw user requests for jobs."""
     requests: list[Request] = []
     uid, soon = submit.job.uid, dice.choice((SECOND, 10 * MINUTE, span))

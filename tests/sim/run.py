@@ -19,7 +19,7 @@ from tests.sim.operator_rules import draw_operator_rules
 from tests.sim.random_scenarios import scenario
 from tests.sim.scenario import SECOND, Scenario, Submit, SubmitParent
 from tests.sim.simulation import Simulation
-from tests.sim.starvation import crowd, starved_jobs
+from tests.sim.starvation import crowded_scenario, starved_jobs
 from tests.sim.traces import Life
 from trainshed.core.works import Work
 
@@ -79,7 +79,7 @@ def _options() -> argparse.Namespace:
 
 
 def _world(seed: int) -> Scenario:
-    return scenario(seed) if seed % _CROWDED else crowd(seed)
+    return scenario(seed) if seed % _CROWDED else crowded_scenario(seed)
 
 
 class Endless(SystemExit):

@@ -30,7 +30,7 @@ _STARTING = 2 * MINUTE
 _MACHINES = {cpus: Machine(f"n1-standard-{cpus}", cpus, cpus * GIB, cpus * GIB) for cpus in (4, 16)}
 
 
-def crowd(seed: int) -> Scenario:
+def crowded_scenario(seed: int) -> Scenario:
     """Create a long stream of small jobs, and a few that need the whole cluster or a node for
     each replica.
     """

@@ -187,7 +187,7 @@ async def test_ending_a_job_is_retried_after_any_error(
             assert await w.engine.released.get() == (uid, 1)
 
 
-async def over(w: World) -> JobUid:
+async def run_finished_job(w: World) -> JobUid:
     """A job that has succeeded and released its slots."""
     uid = await w.create(job(1))
     await w.state(uid, JobState.RUNNING)
@@ -202,7 +202,7 @@ async def test_job_start_survives_the_end_of_a_leftover_replica(tmp_path: Path) 
     would stop them.
     """
     async with world(tmp_path) as w:
-        uid = await over(w)
+        uid = await run_finished_job(w)
         await w.engine.allocate(uid, 1, (SlotRequest(PRIMARY, "host", "node-0"),))
         w.engine.ended[uid, 1, PRIMARY] = (1, exit_record(0))
         await w.crash()

@@ -20,14 +20,14 @@ from trainshed.store.records import Operation, OperationKind
 OUTLIVES = ((OUTLIVES_LABEL, "on"),)
 
 
-def maker(made_by: Job, root: int = 1) -> Actor:
+def job_actor(made_by: Job, root: int = 1) -> Actor:
     return Actor("trainer@demo", ActingJob(made_by.uid, made_by.name, JobUid(root)))
 
 
 def child(
     number: int, made_by: Job, root: int = 1, labels: tuple[tuple[str, str], ...] = ()
 ) -> Job:
-    return replace(numbered_job(number, 1), creator=maker(made_by, root), labels=labels)
+    return replace(numbered_job(number, 1), creator=job_actor(made_by, root), labels=labels)
 
 
 async def test_job_creation_by_a_job_is_limited(tmp_path: Path) -> None:
@@ -74,11 +74,11 @@ async def test_end_of_a_job_cancels_its_descendants(tmp_path: Path) -> None:
         await w.create(child(3, first))
         await w.create(child(4, parent, labels=OUTLIVES))
         await w.create(kept := child(5, parent))
-        searching = replace(tuning(trials=3, parallel=2), creator=maker(parent))
+        searching = replace(tuning(trials=3, parallel=2), creator=job_actor(parent))
         await w.controller.create(NewWork(searching))
         pipeline, backing = with_custom_job()
         await w.controller.create(
-            *(NewWork(replace(work, creator=maker(parent))) for work in (pipeline, backing))
+            *(NewWork(replace(work, creator=job_actor(parent))) for work in (pipeline, backing))
         )
         for number in (1, 2, 3, 4, 5):
             await w.state(JobUid(number), JobState.RUNNING)
@@ -110,7 +110,7 @@ async def test_restarted_service_cancels_child_jobs_of_a_finished_job(
         await w.create(parent)
         await w.create(child(2, parent))
         await w.create(child(3, parent, labels=OUTLIVES))
-        searching = replace(tuning(trials=3, parallel=2), creator=maker(parent))
+        searching = replace(tuning(trials=3, parallel=2), creator=job_actor(parent))
         await w.controller.create(NewWork(searching))
         for number in (1, 2, 3):
             await w.state(JobUid(number), JobState.RUNNING)

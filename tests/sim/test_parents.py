@@ -16,7 +16,12 @@ from tests.sim.parents import CountingAdvisor, LearningAdvisor
 from tests.sim.scenario import MINUTE, Cancel, Character, Scenario
 from tests.sim.simulation import Simulation, simulate
 from tests.sim.tuning_jobs import METRIC, OUTPUT, trial_spec, tuning
-from tests.sim.tuning_scenarios import lone, stopping, with_custom_job, with_tuning_job
+from tests.sim.tuning_scenarios import (
+    one_family_scenario,
+    stopping,
+    with_custom_job,
+    with_tuning_job,
+)
 from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND
 from trainshed.core.lifecycle.events import TimelineEntry
@@ -74,7 +79,7 @@ class Counting(Simulation):
 
 def test_tuning_job_survives_a_kill_at_every_commit() -> None:
     """spec/invariants#durability: no trial is lost or duplicated, and the points are the same."""
-    world = lone(tuning(trials=6, parallel=3))
+    world = one_family_scenario(tuning(trials=6, parallel=3))
     wanted = points(Counting(world).run())
     assert wanted == [(("x", n / 1000),) for n in range(1, 7)]
     commits = simulate(world).tally["commits"]
@@ -89,7 +94,7 @@ def test_suggestions_do_not_depend_on_crashes() -> None:
     """spec/tuning#reproducible: reproducible from stored data. Trials run one after the other, and each point
     depends on all results before it.
     """
-    world = lone(tuning(trials=4, parallel=1))
+    world = one_family_scenario(tuning(trials=4, parallel=1))
     plain = simulate(world)
     assert len(set(points(plain))) == 4
     for made in simulate_crashes(world, every=2):
@@ -102,7 +107,7 @@ def test_failed_and_stopped_trials_survive_every_crash() -> None:
     job ends.
     """
     world = dataclasses.replace(
-        lone(
+        one_family_scenario(
             stopping(tuning(trials=6, parallel=3, failed=6)),
             character=Character(10 * MINUTE, exit=0.3, mute=0.3, measures=4),
         ),
@@ -125,7 +130,7 @@ def test_primary_that_ends_before_its_workers_start_keeps_its_measurements() -> 
             return replace(super()._script(life), runs=2, reports=(report,))
 
     job = tuning(trials=6, parallel=3)
-    world = lone(replace(job, spec=replace(job.spec, trial=trial_spec(workers=2))))
+    world = one_family_scenario(replace(job, spec=replace(job.spec, trial=trial_spec(workers=2))))
     assert the_tuning_job(simulate(world, simulation_class=Swift)).succeeded == 6
 
 
@@ -168,7 +173,7 @@ def test_failing_algorithm_is_replaced_by_random_search(
 ) -> None:
     """No job waits forever after any failure, and its timeline contains the failure (docs/adr/0018, 0042)."""
     monkeypatch.setattr(_Stuck, "failure", failure)
-    made = Stuck(lone(tuning(trials=4, parallel=2)))
+    made = Stuck(one_family_scenario(tuning(trials=4, parallel=2)))
     made.run()
     assert not made.wrong, made.wrong[0]
     assert (the_tuning_job(made).state, the_tuning_job(made).succeeded) == (JobState.SUCCEEDED, 4)
@@ -186,7 +191,9 @@ def test_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
     """spec/lifecycle#cancel: CANCELLED, no processes remain, no trial starts. The service is killed at the
     next commit.
     """
-    world = lone(tuning(trials=4, parallel=2), character=Character(10 * MINUTE, measures=2))
+    world = one_family_scenario(
+        tuning(trials=4, parallel=2), character=Character(10 * MINUTE, measures=2)
+    )
     whole = simulate(world)
     lasts = the_tuning_job(whole).ended - CREATED
     for part in range(PARTS):
@@ -211,7 +218,7 @@ def _commit_of_cancel(made: Simulation) -> int:
 
 def test_pipeline_registers_one_model_version_despite_kills() -> None:
     """facts/resources#pipelines; docs/adr/0017: registered in the commit of its end."""
-    world = lone(*with_custom_job())
+    world = one_family_scenario(*with_custom_job())
     for made in simulate_crashes(world):
         pipeline = the_pipeline(made)
         assert pipeline.state is JobState.SUCCEEDED
@@ -220,7 +227,7 @@ def test_pipeline_registers_one_model_version_despite_kills() -> None:
 
 def test_pipeline_with_a_tuning_job_registers_the_best_trials_model() -> None:
     """facts/resources#pipelines, bestTrialBackingCustomJob."""
-    world = lone(*with_tuning_job(trials=3))
+    world = one_family_scenario(*with_tuning_job(trials=3))
     for made in (simulate(world), *simulate_crashes(world, every=2)):
         pipeline, job = the_pipeline(made), the_tuning_job(made)
         assert pipeline.state is JobState.SUCCEEDED
@@ -233,7 +240,7 @@ def test_pipeline_with_a_tuning_job_registers_the_best_trials_model() -> None:
 def test_first_of_concurrent_pipelines_creates_the_model() -> None:
     """facts/resources#pipelines: without parentModel no model becomes a version of another owner's model."""
     families = [with_custom_job(number) for number in (8000, 8100)]
-    world = lone(*(work for family in families for work in family))
+    world = one_family_scenario(*(work for family in families for work in family))
     for made in (simulate(world), *simulate_crashes(world, every=4)):
         ended = [w for w in made.books.families.works.values() if isinstance(w, Pipeline)]
         done = [w for w in ended if w.state is JobState.SUCCEEDED]
@@ -246,7 +253,9 @@ def test_first_of_concurrent_pipelines_creates_the_model() -> None:
 
 def test_pipeline_without_a_model_fails() -> None:
     """facts/resources#pipelines: the existence of the artifacts is checked."""
-    made = simulate(dataclasses.replace(lone(*with_custom_job()), no_models=(f"{OUTPUT}/model",)))
+    made = simulate(
+        dataclasses.replace(one_family_scenario(*with_custom_job()), no_models=(f"{OUTPUT}/model",))
+    )
     pipeline = the_pipeline(made)
     assert (pipeline.state, pipeline.model) == (JobState.FAILED, None)
     assert made.books.families.models == []
@@ -259,7 +268,9 @@ def test_pipeline_or_its_job_can_be_cancelled_at_any_time(which: str) -> None:
         pipeline, backing = kind()
         # No program exits in the second without a service.
         own = Character(MINUTE, measures=1)
-        world = dataclasses.replace(lone(pipeline, backing, character=own), downs=(SECOND,))
+        world = dataclasses.replace(
+            one_family_scenario(pipeline, backing, character=own), downs=(SECOND,)
+        )
         uid = pipeline.uid if which == "pipeline" else backing.uid
         lasts = the_pipeline(simulate(world)).ended - CREATED
         for part in range(PARTS):
@@ -292,4 +303,4 @@ def test_simulation_checks_detect_lost_store_data(lost: str, after: int, noticed
                 assert isinstance(self.store, InlineStore)
                 self.store.read_now(lambda c: c.execute(f"DELETE FROM {lost}"))
 
-    assert any(noticed in wrong for wrong in Forgetful(lone(tuning())).run().wrong)
+    assert any(noticed in wrong for wrong in Forgetful(one_family_scenario(tuning())).run().wrong)

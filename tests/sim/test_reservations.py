@@ -95,7 +95,7 @@ def on_lab(number: int, *counts: int) -> Job:
     return replace(made, spec=replace(made.spec, persistent_resource="lab"))
 
 
-def why(w: World, number: int) -> str:
+def wait_reason(w: World, number: int) -> str:
     waiting = w.controller.why(JobUid(number))
     return waiting.message if waiting is not None else ""
 
@@ -109,20 +109,20 @@ async def test_machines_are_reserved_for_jobs_of_a_persistent_resource(tmp_path:
         other = await w.create(numbered_job(1, 1))
         await w.state(other, JobState.RUNNING)
         await w.create(numbered_job(2, 1))
-        assert "16 are used by job 1 and persistent resource lab" in why(w, 2)
+        assert "16 are used by job 1 and persistent resource lab" in wait_reason(w, 2)
         for number in (3, 4, 5):
             await w.state(await w.create(on_lab(number, 1)), JobState.RUNNING)
         await w.create(on_lab(6, 1))
         text = (
             "on persistent resource lab: needs 1 n1-standard-4, 3 of 3 are used by jobs 3, 4 and 5"
         )
-        assert why(w, 6) == text
+        assert wait_reason(w, 6) == text
         (node,) = w.controller.nodes()
         assert node.used_vcpus == 16
         assert [text.split()[0].rpartition("/")[2] for text in node.replicas] == list("1345")
         w.engine.exit(JobUid(4), 1, PRIMARY, 0)
         await w.state(JobUid(6), JobState.RUNNING)
-        assert why(w, 2), "the machine of job 4 stays reserved"
+        assert wait_reason(w, 2), "the machine of job 4 stays reserved"
 
 
 async def test_quotas_and_usage_count_persistent_resource_not_its_jobs(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_quotas_and_usage_count_persistent_resource_not_its_jobs(tmp_path:
         await w.state(await w.create(on_lab(1, 1)), JobState.RUNNING)
         await w.state(await w.create(numbered_job(2, 1)), JobState.RUNNING)
         await w.create(numbered_job(3, 1))
-        assert "12 of 12 are used by job" in why(w, 3)
+        assert "12 of 12 are used by job" in wait_reason(w, 3)
         w.time += HOUR
         used = list(w.controller.reservations.uses(w.time))
         assert [(use.job, use.machines, use.person) for use in used] == [
@@ -163,7 +163,7 @@ async def test_persistent_resource_waits_until_its_machines_are_free(tmp_path: P
         assert waiting is not None
         assert "needs 8 CPUs, 4 of 8 are used by job 1" in waiting.message
         await w.create(on_lab(2, 1))
-        assert why(w, 2).startswith("persistent resource lab is PROVISIONING: needs 8 CPUs")
+        assert wait_reason(w, 2).startswith("persistent resource lab is PROVISIONING: needs 8 CPUs")
         w.engine.exit(JobUid(1), 1, PRIMARY, 0)
         await in_state(w, RUNNING)
         await w.state(JobUid(2), JobState.RUNNING)
@@ -240,10 +240,10 @@ async def test_persistent_resource_survives_a_crash_at_each_step(tmp_path: Path)
         await w.create(on_lab(2, 1, 1))
         await w.crash()
         await w.state(JobUid(1), JobState.RUNNING)
-        assert "1 of 2 are used by job 1" in why(w, 2)
+        assert "1 of 2 are used by job 1" in wait_reason(w, 2)
         await w.state(await w.create(numbered_job(3, 1)), JobState.RUNNING)
         await w.create(numbered_job(4, 1))
-        assert "12 of 12 are used by" in why(w, 4)
+        assert "12 of 12 are used by" in wait_reason(w, 4)
         await w.controller.reservations.change(
             NAME, lambda r, _: replace(r, deleted_by="bo@x.example")
         )
@@ -262,10 +262,13 @@ async def test_persistent_resource_reserves_replicas_in_relaxed_mode(tmp_path: P
         await in_state(w, RUNNING)
         await w.state(await w.create(numbered_job(1, 1)), JobState.RUNNING)
         await w.create(numbered_job(2, 1))
-        assert why(w, 2) == "needs 1 replicas, and 3 of 3 replicas that may run at once are in use"
+        assert (
+            wait_reason(w, 2)
+            == "needs 1 replicas, and 3 of 3 replicas that may run at once are in use"
+        )
         await w.state(await w.create(on_lab(3, 1, 1)), JobState.RUNNING)
         await w.create(on_lab(4, 1))
-        assert "2 of 2 are used by job 3" in why(w, 4)
+        assert "2 of 2 are used by job 3" in wait_reason(w, 4)
 
 
 async def test_waiting_job_on_a_resource_does_not_block_a_smaller_job(tmp_path: Path) -> None:
@@ -274,7 +277,7 @@ async def test_waiting_job_on_a_resource_does_not_block_a_smaller_job(tmp_path: 
         await in_state(w, RUNNING)
         await w.state(await w.create(on_lab(1, 1, 1)), JobState.RUNNING)
         await w.create(on_lab(2, 1, 1))
-        assert "needs 2 n1-standard-4, 2 of 3 are used by job 1" in why(w, 2)
+        assert "needs 2 n1-standard-4, 2 of 3 are used by job 1" in wait_reason(w, 2)
         await w.state(await w.create(on_lab(3, 1)), JobState.RUNNING)
         await w.cancel(on_lab(2, 1, 1))
         await w.state(JobUid(2), JobState.CANCELLED)
@@ -370,7 +373,7 @@ async def test_persistent_resource_counts_as_one_job_of_the_quota(tmp_path: Path
         await reserve(w, 2)
         await in_state(w, RUNNING)
         await w.create(numbered_job(1, 1))
-        assert "at most 1 job at once, and has persistent resource lab" in why(w, 1)
+        assert "at most 1 job at once, and has persistent resource lab" in wait_reason(w, 1)
         await w.state(await w.create(on_lab(2, 1)), JobState.RUNNING)
         await w.state(await w.create(on_lab(3, 1)), JobState.RUNNING)
 
@@ -384,7 +387,7 @@ async def test_reserved_machine_leaves_a_drained_node_after_its_job(tmp_path: Pa
         await w.store.intake.drain_node(NodeDrain(node, w.time, "new disks"))
         await w.controller.capacity_changed()
         await w.create(on_lab(2, 1, 1))
-        assert "persistent resource lab" in why(w, 2)
+        assert "persistent resource lab" in wait_reason(w, 2)
         w.engine.exit(JobUid(1), 1, PRIMARY, 0)
         await w.state(JobUid(2), JobState.RUNNING)
         await settle(w, lambda r: r is not None and (MACHINE.type, node) not in r.slots())
@@ -412,7 +415,7 @@ async def test_unused_reserved_machines_leave_a_drained_node(tmp_path: Path) -> 
         await settle(w, lambda r: r is not None and (MACHINE.type, node) not in r.slots())
         await w.state(await w.create(on_lab(1, 1)), JobState.RUNNING)
         await w.create(numbered_job(2, 1))
-        assert why(w, 2), "no other machine accepts jobs"
+        assert wait_reason(w, 2), "no other machine accepts jobs"
         await w.store.intake.undrain_node(node)
         await w.controller.capacity_changed()
         await w.state(JobUid(2), JobState.RUNNING)
@@ -425,7 +428,7 @@ async def test_persistent_resource_waits_for_another_node_after_a_loss(tmp_path:
         tracker = w.controller._capacity  # pyright: ignore[reportPrivateUsage]
         tracker.set_node_state("node-0", NodeState.GONE, "it is gone")
         await w.create(on_lab(1, 1))
-        assert why(w, 1) == "machines of persistent resource lab are out of service"
+        assert wait_reason(w, 1) == "machines of persistent resource lab are out of service"
         tracker.set_node_state("node-0", NodeState.UP, None)
         await w.state(await w.create(on_lab(2, 1)), JobState.QUEUED)
         await w.state(JobUid(1), JobState.RUNNING)
@@ -442,5 +445,5 @@ async def test_persistent_resource_keeps_machines_despite_a_used_up_budget(tmp_p
         await w.controller.capacity_changed()
         await w.until(JobUid(2), lambda job: not job.placed)
         assert w.controller.reservations.get(NAME).slots().total() == 1
-        assert "budget" in why(w, 2)
+        assert "budget" in wait_reason(w, 2)
         assert {job.uid for job in w.controller.running()} == {1}

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.sim.simulation import Simulation, simulate
-from tests.sim.starvation import crowd, starved_jobs
+from tests.sim.starvation import crowded_scenario, starved_jobs
 from trainshed.scheduler import planning
 
 CROWDS = 3
@@ -12,7 +12,7 @@ CROWDS = 3
 @pytest.mark.parametrize("seed", [*range(CROWDS), 26])
 def test_every_job_is_admitted_within_its_waiting_time_bound(seed: int) -> None:
     """spec/queue#order: small jobs may be backfilled but never starve a large job."""
-    world = simulate(crowd(seed))
+    world = simulate(crowded_scenario(seed))
     assert not late_in(world)
     waited = max(world.books.admissions[job.uid] - job.created for job in world.books.jobs.values())
     assert waited > world.scenario.policy.patience, (
@@ -25,7 +25,7 @@ def test_scheduler_without_reserved_capacity_exceeds_the_bound(
 ) -> None:
     """This test proves that the starvation check can fail."""
     monkeypatch.setattr(planning, "MAX_RESERVATIONS", 0)
-    assert any(late_in(Simulation(crowd(seed)).run()) for seed in range(CROWDS))
+    assert any(late_in(Simulation(crowded_scenario(seed)).run()) for seed in range(CROWDS))
 
 
 def late_in(world: Simulation) -> list[str]:

@@ -56,7 +56,7 @@ def test_service_survives_a_kill_at_every_commit(stored: bool, seed: int) -> Non
     """spec/invariants#durability: a kill just before or just after any commit of a small world makes no
     difference. `./dev test-all` tests each commit, other runs every other one.
     """
-    world = small(seed)
+    world = small_scenario(seed)
     commits = simulate(world).tally["commits"]
     assert commits > 20
     for number in range(1, commits + 1, 1 if SOAKS else 2):
@@ -66,7 +66,7 @@ def test_service_survives_a_kill_at_every_commit(stored: bool, seed: int) -> Non
 def test_service_killed_at_every_third_commit_still_finishes() -> None:
     """The world makes progress between any two kills, so it ends."""
     crashes = ((number, number % 2 == 0) for number in range(3, 600, 3))
-    assert simulate(small(SMALL[0]), *crashes).tally["crashes"] > 5
+    assert simulate(small_scenario(SMALL[0]), *crashes).tally["crashes"] > 5
 
 
 def test_drill_fires_once_at_its_line_despite_kills() -> None:
@@ -163,7 +163,7 @@ def lone_job(number: int) -> Job:
     return replace(made, uid=JobUid(number), name=name, spec=replace(made.spec, pools=(pool,)))
 
 
-def small(seed: int) -> Scenario:
+def small_scenario(seed: int) -> Scenario:
     """Return a scenario with few jobs and all kinds of events, without a crash."""
     return dataclasses.replace(
         scenario(seed, jobs=4), crash_commits=(), crash_times=(), downs=(SECOND,)

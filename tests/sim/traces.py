@@ -58,7 +58,7 @@ class Leanings:
     steps: tuple[int, ...]
 
 
-def leanings(dice: random.Random) -> Leanings:
+def draw_leanings(dice: random.Random) -> Leanings:
     """Draw the character of a life with one or two frequent kinds of faults, so that it exhausts budgets."""
     kinds = ("success", "crash", "killed", "lost", "service", "exit", "oom")
     weights = {kind: dice.choice((0, 0, 0, 1)) for kind in kinds}
@@ -110,7 +110,7 @@ class Life:
         self._takers = random.Random(f"takers {seed}")
         self._taker = self._takers.choice((*_KNOWN, *[Cause.LOST] * len(_KNOWN)))
         self.now = CREATED
-        self._leanings = leanings(self.dice)
+        self._leanings = draw_leanings(self.dice)
         if rules.entries:  # for ends that other lives rarely reach
             often = (self._stalls.choice(("exit", "oom", "killed", "crash")), 20)
             self._leanings = dataclasses.replace(self._leanings, ends=(*self._leanings.ends, often))
@@ -164,8 +164,8 @@ class Life:
 
     def _preparing(self) -> Event:
         dice = self.dice
-        if homeless := self._homeless():
-            return self._rehouse(homeless)
+        if homeless := self._unplaced():
+            return self._place_again(homeless)
         if dice.random() < self._leanings.leave:
             return NodeLeft(dice.choice(NODES), "maintenance")
         if dice.random() < 0.08:
@@ -180,10 +180,10 @@ class Life:
             return Preempted("its budget is used up", Cause.BUDGET)
         return Preempted("an on-demand job")
 
-    def _homeless(self) -> list[Replica]:
+    def _unplaced(self) -> list[Replica]:
         return [r for r in self.job.replicas if not r.node and r.state is ReplicaState.WAITING]
 
-    def _rehouse(self, homeless: list[Replica]) -> Event:
+    def _place_again(self, homeless: list[Replica]) -> Event:
         if self.dice.random() < 0.05:
             return CapacityRefused("no such node")
         replica = self.dice.choice(homeless)
@@ -196,14 +196,14 @@ class Life:
             return self._preempt()
         if dice.random() < self._leanings.leave:
             return NodeLeft(dice.choice(NODES), "maintenance")
-        if (homeless := self._homeless()) and dice.random() < 0.5:
-            return self._rehouse(homeless)
+        if (homeless := self._unplaced()) and dice.random() < 0.5:
+            return self._place_again(homeless)
         lines = [d for d in self.job.drills if d.is_armed and d.at_line]
         if lines and dice.random() < 0.3:
             return DrillTriggered(dice.choice(lines).number, self.now)
         placed = [r for r in self.job.replicas if not r.state.is_over and r.node]
         if not placed:
-            return self._rehouse(homeless)
+            return self._place_again(homeless)
         favoured = [r for r in placed if r.id.pool == self._leanings.favour]
         replica = dice.choice(favoured if favoured and dice.random() < 0.9 else placed)
         if replica.state is ReplicaState.WAITING and dice.random() < 0.9:

@@ -35,7 +35,7 @@ from trainshed.scheduler.model import Policy
 ROOMY = (Node("node-0", MACHINE.vcpus * 8, MACHINE.memory_bytes * 8),)
 
 
-def lone(*works: Work, character: Character | None = None) -> Scenario:
+def one_family_scenario(*works: Work, character: Character | None = None) -> Scenario:
     """Return a scenario with one family of works, submitted immediately. `character`: behavior of its
     programs."""
     own = character or Character(10 * MINUTE, measures=3)
@@ -93,7 +93,7 @@ def add_tuning(world: Scenario) -> Scenario:
         at = CREATED + dice.choice((0, dice.randint(0, DAY)))
         requests.append(SubmitParent(at, works))
         characters |= dict.fromkeys((work.uid for work in works), _character(dice))
-        requests += _meddling(dice, at, works)
+        requests += _user_requests(dice, at, works)
     return dataclasses.replace(
         world,
         requests=tuple(sorted((*world.requests, *requests), key=lambda request: request.at)),
@@ -138,7 +138,7 @@ def _character(dice: random.Random) -> Character:
     return dataclasses.replace(own, **{kind: trouble})
 
 
-def _meddling(dice: random.Random, at: int, works: tuple[Work, ...]) -> list[Request]:
+def _user_requests(dice: random.Random, at: int, works: tuple[Work, ...]) -> list[Request]:
     requests: list[Request] = []
     soon = dice.choice((SECOND, 10 * MINUTE, 6 * HOUR))
     if dice.random() < 0.3:

@@ -12,7 +12,7 @@ SOURCES = sorted((ROOT / "packages").glob("*/src/**/*.py"))
 TASK_MAKERS = ("create_task", "ensure_future", "run_coroutine_threadsafe")
 
 
-def charter(package: Path) -> str:
+def package_docstring(package: Path) -> str:
     docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
     assert docstring, f"{package.name} has no charter"
     first, _, rest = docstring.partition("\n")
@@ -23,7 +23,7 @@ def charter(package: Path) -> str:
 def test_package_table_in_the_docs_matches_package_docstrings() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
     table = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", page, re.MULTILINE))
-    assert table == {package.name: charter(package) for package in PACKAGES}
+    assert table == {package.name: package_docstring(package) for package in PACKAGES}
 
 
 def test_code_walks_in_the_docs_list_existing_modules() -> None:

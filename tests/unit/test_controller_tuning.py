@@ -130,7 +130,7 @@ class TuningHouse:
         self.metrics.of[self.trial(number).job] = measurements
 
 
-def at(step: int, value: float, elapsed: int) -> Measurement:
+def measurement_at(step: int, value: float, elapsed: int) -> Measurement:
     return Measurement(((METRIC, value),), step, elapsed * SECOND)
 
 
@@ -141,7 +141,7 @@ def test_stored_measurements_of_a_trial_are_limited(selection: Selection, step: 
     house = TuningHouse(tuning(trials=1, parallel=1, spec=study_spec(selection=selection)))
     house.run_step()
     house.set_trial_state(1, JobState.RUNNING)
-    every = [at(step, 9.0 if step == 4_321 else 0.5, step) for step in range(9_999)]
+    every = [measurement_at(step, 9.0 if step == 4_321 else 0.5, step) for step in range(9_999)]
     for seen in range(900, 9_900, 900):
         house.reports(1, *every[:seen])
         house.run_step()
@@ -157,7 +157,7 @@ def test_trial_results_are_stored_while_the_advisor_fails() -> None:
     house = TuningHouse(tuning(trials=3, parallel=1))
     house.run_step()
     house.set_trial_state(1, JobState.RUNNING)
-    house.reports(1, at(1, 0.5, 10))
+    house.reports(1, measurement_at(1, 0.5, 10))
     house.set_trial_state(1, JobState.SUCCEEDED)
     house.advisor.fails = True
     house.run_step()
@@ -193,12 +193,16 @@ def test_trial_measurements_come_from_its_summaries() -> None:
     house = running_trial()
     house.logs_summaries({1: 0.25, 2: 0.5})
     house.run_step()
-    assert house.measurements_of(1) == (at(1, 0.25, 10), at(2, 0.5, 10))
+    assert house.measurements_of(1) == (measurement_at(1, 0.25, 10), measurement_at(2, 0.5, 10))
     house.logs_summaries({1: 0.25, 2: 0.75, 3: 0.5, 4: math.nan})
     house.set_trial_state(1, JobState.SUCCEEDED)
     house.run_step()
-    assert house.measurements_of(1) == (at(1, 0.25, 10), at(2, 0.75, 10), at(3, 0.5, 10))
-    assert house.trial(1).final == at(3, 0.5, 10)
+    assert house.measurements_of(1) == (
+        measurement_at(1, 0.25, 10),
+        measurement_at(2, 0.75, 10),
+        measurement_at(3, 0.5, 10),
+    )
+    assert house.trial(1).final == measurement_at(3, 0.5, 10)
 
 
 def test_reported_measurements_take_precedence_over_summaries() -> None:
@@ -206,10 +210,10 @@ def test_reported_measurements_take_precedence_over_summaries() -> None:
     house.printed = [(house.now, f"{METRIC}: 0.1")]
     house.logs_summaries({1: 0.25, 100: 0.5})
     house.run_step()
-    house.reports(1, at(2, 0.75, 20))
+    house.reports(1, measurement_at(2, 0.75, 20))
     house.set_trial_state(1, JobState.SUCCEEDED)
     house.run_step()
-    assert house.trial(1).final == at(2, 0.75, 20)
+    assert house.trial(1).final == measurement_at(2, 0.75, 20)
 
 
 def test_printed_measurements_are_used_if_a_trial_reports_none() -> None:
@@ -219,7 +223,7 @@ def test_printed_measurements_are_used_if_a_trial_reports_none() -> None:
     assert house.measurements_of(1) == (), "the trial may still report measurements until it ends"
     house.set_trial_state(1, JobState.SUCCEEDED)
     house.run_step()
-    assert house.measurements_of(1) == (at(1, 0.5, 1), at(2, 0.25, 1))
+    assert house.measurements_of(1) == (measurement_at(1, 0.5, 1), measurement_at(2, 0.25, 1))
 
 
 def test_restarted_service_stores_summaries_only_once() -> None:
@@ -228,7 +232,7 @@ def test_restarted_service_stores_summaries_only_once() -> None:
     house.run_step()
     house.restart()
     assert house.run_step().commit is None
-    assert house.measurements_of(1) == (at(1, 0.25, 10),)
+    assert house.measurements_of(1) == (measurement_at(1, 0.25, 10),)
 
 
 # --- early stopping ---
@@ -241,7 +245,7 @@ def test_trials_that_end_during_a_suggestion_are_replaced_too() -> None:
     house.run_step()
     for number in (1, 2):
         house.set_trial_state(number, JobState.RUNNING)
-        house.reports(number, at(1, 0.5, 10))
+        house.reports(number, measurement_at(1, 0.5, 10))
     house.set_trial_state(1, JobState.SUCCEEDED)
     asyncio.run(_end_both_trials(house))
     outcome = house.run_step()

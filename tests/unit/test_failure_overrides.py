@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.failure_entries import toml, whole
+from tests.failure_entries import complete_entry, toml
 from tests.unit.jobs import PRIMARY, SECOND, WORKER, Life, job
 from trainshed.core.failure.rules import Rule
 from trainshed.core.failure.table import RULES, WrongRules, table_with
@@ -188,7 +188,7 @@ def test_contradictory_failure_rule_is_rejected(
     name: str, changes: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(WrongRules) as raised:
-        table_with([whole(name, **changes)])
+        table_with([complete_entry(name, **changes)])
     assert any(fault in text for text in raised.value.violations), raised.value.violations
 
 

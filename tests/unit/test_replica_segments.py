@@ -92,7 +92,7 @@ def test_long_line_is_split_between_characters(tmp_path: Path) -> None:
     assert lines[3]["m"] == "next"
 
 
-def tear(path: Path) -> None:
+def truncate_last_line(path: Path) -> None:
     with path.open("ab") as file:
         file.write(b'{"n":2,"t":9999999999999999999,"s":"o","m":"to')
 
@@ -101,7 +101,7 @@ def empty(path: Path) -> None:
     """Leave the log unchanged, without a crash."""
 
 
-@pytest.mark.parametrize("crash", [tear, empty])
+@pytest.mark.parametrize("crash", [truncate_last_line, empty])
 def test_log_continues_after_a_crash(tmp_path: Path, crash: Callable[[Path], None]) -> None:
     first = Segments(str(tmp_path))
     first.write("o", ["a", "b"])
@@ -125,7 +125,7 @@ def test_long_segment_is_continued_without_reading_it_completely(
     first = Segments(str(tmp_path))
     first.write("o", [f"line {number}" for number in range(100)])
     first.seal()
-    tear(next(tmp_path.iterdir()))
+    truncate_last_line(next(tmp_path.iterdir()))
     second = Segments(str(tmp_path))
     assert second.lines == 100
     second.write("o", ["next"])

@@ -118,7 +118,7 @@ class UsageFixture:
 
 
 @pytest.fixture(autouse=True)
-def _tireless(monkeypatch: pytest.MonkeyPatch) -> None:
+def _remove_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "_IDLE_FACTOR", 0)
 
 

@@ -23,8 +23,8 @@ from tests.contract.studies.parameter_trees import (
     bowl,
     cube,
     double,
+    finished_trial,
     mixed_loss,
-    over,
     pending,
     play,
 )
@@ -104,7 +104,8 @@ def test_maximizing_equals_minimizing_the_negated_metric() -> None:
     up = StudySpec(FLAT.parameters, (Metric("loss", Goal.MAXIMIZE),))
     trials = play_trials(12)
     flipped = [
-        over(trial.number, trial.parameters, -bowl(dict(trial.parameters))) for trial in trials
+        finished_trial(trial.number, trial.parameters, -bowl(dict(trial.parameters)))
+        for trial in trials
     ]
     assert BANDIT.suggest(up, flipped, 1, 7) == BANDIT.suggest(FLAT, trials, 1, 7)
 
@@ -194,7 +195,7 @@ RANDOM = replace(RATE, algorithm=Algorithm.RANDOM_SEARCH)
 def rates(*tried: float) -> list[TrialData]:
     """Return trials that measure the distance of their rate from 1e-3, in powers of ten."""
     away = [abs(np.log10(rate) + 3.0) for rate in tried]
-    return [over(n, (("rate", tried[n]),), away[n]) for n in range(len(tried))]
+    return [finished_trial(n, (("rate", tried[n]),), away[n]) for n in range(len(tried))]
 
 
 def test_study_outlook_uncertainty_grows_with_distance_from_trials() -> None:
@@ -233,7 +234,10 @@ def test_study_outlook_fixes_other_parameters_at_the_best_trial() -> None:
         (RATE, [pending(1, (("rate", 0.1),))], "rate", "measured 0 so far"),
         (
             StudySpec(LISTED, (LOSS,)),
-            [over(n, (("kind", "a"), ("size", 1), ("alone", "only")), n) for n in (1, 2, 3)],
+            [
+                finished_trial(n, (("kind", "a"), ("size", 1), ("alone", "only")), n)
+                for n in (1, 2, 3)
+            ],
             "width",
             "best trial, 1",
         ),
@@ -251,7 +255,7 @@ def test_study_outlook_shows_only_trials_within_its_axes() -> None:
     many = Parameter("name", ParameterType.CATEGORICAL, categories=tuple(map(str, range(1000))))
     spec = StudySpec((many, double("x", 0.0, 1.0)), (LOSS,))
     tried = (("0", 9.0), ("1", 0.5), ("nobody", 0.5), ("999", 0.25))
-    trials = [over(n, (("name", name), ("x", x)), n) for n, (name, x) in enumerate(tried)]
+    trials = [finished_trial(n, (("name", name), ("x", x)), n) for n, (name, x) in enumerate(tried)]
     drawn = outlook(spec, trials, ("name", "x"))
     assert len(drawn.axes[0].values) == 100
     assert drawn.points == (("0", 1.0, 0), ("999", 0.25, 3))
@@ -259,5 +263,5 @@ def test_study_outlook_shows_only_trials_within_its_axes() -> None:
 
 def test_study_outlook_handles_the_largest_floats() -> None:
     values = (-1e308, 1e308, 0.0, 1.0)
-    trials = [over(n, (("rate", 10.0**-n),), value) for n, value in enumerate(values)]
+    trials = [finished_trial(n, (("rate", 10.0**-n),), value) for n, value in enumerate(values)]
     assert np.isfinite(np.array(outlook(RATE, trials, ("rate",)).expected)).all()

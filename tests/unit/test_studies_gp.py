@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.contract.studies.parameter_trees import LOSS, MIXED, cube, over, pending
+from tests.contract.studies.parameter_trees import LOSS, MIXED, cube, finished_trial, pending
 from trainshed.core.study.spec import StudySpec
 from trainshed.studies.gp.acquisition import LikelyScore, TrustRegion, UpperBound, by_differences
 from trainshed.studies.gp.belief import warp
@@ -104,7 +104,8 @@ def test_long_study_is_reduced_to_best_newest_and_sampled_trials() -> None:
     """To limit the cost, the model omits trials, but not the best, the newest, or a whole period."""
     spec = StudySpec(cube(1), (LOSS,))
     trials = [
-        over(number, (("x0", 0.0),), float((number * 7919) % 20000)) for number in range(1, 20001)
+        finished_trial(number, (("x0", 0.0),), float((number * 7919) % 20000))
+        for number in range(1, 20001)
     ]
     shown = choose(spec, [*trials, *(pending(number, ()) for number in range(20001, 20201))])
     numbers = [trial.number for trial in shown.done]

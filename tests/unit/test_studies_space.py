@@ -10,7 +10,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.contract.studies.parameter_trees import LISTED, LOSS, cube, legal, over, pending, trees
+from tests.contract.studies.parameter_trees import (
+    LISTED,
+    LOSS,
+    cube,
+    finished_trial,
+    legal,
+    pending,
+    trees,
+)
 from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Parameter, ParameterType, Scale, StudySpec
 from trainshed.studies.port import TrialData
@@ -78,13 +86,13 @@ def exhaust_grid(spec: StudySpec, trials: list[TrialData]) -> list[Parameters]:
             assert proposals.parameters == ()
             return points
         points.append(proposals.parameters[0])
-        trials = [*trials, over(len(trials) + 1, points[-1], 0.0)]
+        trials = [*trials, finished_trial(len(trials) + 1, points[-1], 0.0)]
 
 
 def test_grid_search_skips_existing_trials() -> None:
     """Manually created and pending trials on the grid are not proposed, and no other point is missed."""
     everything = exhaust_grid(COUNTABLE, [])
-    trials = [over(1, everything[11], 1.0), over(3, (("kind", "z"),), 1.0)]
+    trials = [finished_trial(1, everything[11], 1.0), finished_trial(3, (("kind", "z"),), 1.0)]
     points = exhaust_grid(COUNTABLE, [*trials, pending(2, everything[3])])
     assert len(points) == len(set(points)) == 16
     assert set(points) | {everything[11], everything[3]} == set(everything)
@@ -118,7 +126,7 @@ def test_grid_of_a_double_has_even_steps_on_its_scale() -> None:
 def test_huge_grid_is_generated_lazily() -> None:
     """The grid has 11^900 points. Only the requested points are created."""
     spec = StudySpec((*cube(999), Parameter("seed", ParameterType.INTEGER, 0, 2**40)), (LOSS,))
-    trials = [over(number, (("x0", float(number)),), 0.0) for number in range(1, 2001)]
+    trials = [finished_trial(number, (("x0", float(number)),), 0.0) for number in range(1, 2001)]
     (point,) = GridSearch().suggest(spec, trials, 1, 0).parameters
     assert legal(spec, point)
     assert point[-1] == ("seed", 0)

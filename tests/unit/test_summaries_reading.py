@@ -91,18 +91,20 @@ def event_file(directory: Path) -> Path:
 
 
 @given(cuts=st.lists(st.integers(0, 400), max_size=6).map(sorted))
-def test_file_may_end_at_any_byte_while_it_is_written(cuts: list[int], whole: bytes) -> None:
+def test_file_may_end_at_any_byte_while_it_is_written(
+    cuts: list[int], complete_file: bytes
+) -> None:
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "events.out.tfevents.1"
         reader = StoredReader(LocalDirectory(Path(place), ()))
-        for cut in [*cuts, len(whole)]:
-            path.write_bytes(whole[:cut])
+        for cut in [*cuts, len(complete_file)]:
+            path.write_bytes(complete_file[:cut])
             reader.read()
         assert [point[1:] for point in reader.points] == [("acc", n, n / 8) for n in range(4)]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def complete_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     place = tmp_path_factory.mktemp("whole")
     writer = EventWriter(place, TickingClock())
     for step in range(4):

@@ -23,7 +23,7 @@ from trainshed.scheduler.model import Admit, Policy, Preempt
 ANA, BO = "ana@corp.example", "bo@corp.example"
 
 
-def moment(year: int, month: int, day: int = 1, hour: int = 0) -> int:
+def time_of(year: int, month: int, day: int = 1, hour: int = 0) -> int:
     return calendar.timegm((year, month, day, hour, 0, 0)) * SECOND
 
 
@@ -209,7 +209,7 @@ def hour_of(person: str, began: int, hours: int = 1) -> Use:
 
 def test_used_up_budget_blocks_starts_until_the_next_month() -> None:
     month = Month(CPU_HOURS, 6)
-    at = moment(2026, 11, 30)
+    at = time_of(2026, 11, 30)
     month.tracker.count_usage((hour_of(BO, at),))
     month.wait(1)
     assert month.admitted_jobs(at + HOUR) == [1]
@@ -221,36 +221,36 @@ def test_used_up_budget_blocks_starts_until_the_next_month() -> None:
     assert waiting.message == "project demo has used 8 of 6 CPU-hours of this month's budget"
     (status,) = (s for s in month.tracker.quota_statuses(at, "demo") if s.key == month.key)
     assert (status.used, status.limit) == (8, 6)
-    assert month.wakes == [moment(2026, 12)]
-    assert month.admitted_jobs(moment(2026, 12)) == [2]
+    assert month.wakes == [time_of(2026, 12)]
+    assert month.admitted_jobs(time_of(2026, 12)) == [2]
 
 
 def test_temporarily_advanced_clock_does_not_change_budgets() -> None:
     month = Month(CPU_HOURS, 6)
-    at = moment(2026, 11, 20)
+    at = time_of(2026, 11, 20)
     month.tracker.count_usage((hour_of(BO, at), hour_of(BO, at)))
     budgets = month.tracker.budgets
     before = budgets.find_exhausted(at + 2 * HOUR)
-    assert before[0] and not budgets.find_exhausted(moment(2026, 12, 3))[0]
+    assert before[0] and not budgets.find_exhausted(time_of(2026, 12, 3))[0]
     assert budgets.find_exhausted(at + 3 * HOUR) == before
     assert budgets.usage(at + 3 * HOUR)(month.key) == 8
 
 
 def test_budget_counts_running_jobs_from_the_start_of_the_month() -> None:
     month = Month(CPU_HOURS, 40)
-    running = replace(Life(job(1)).up().job, began=moment(2026, 10, 20), creator=Actor(ANA))
+    running = replace(Life(job(1)).up().job, began=time_of(2026, 10, 20), creator=Actor(ANA))
     month.running = [running]
     month.wait(1)
-    assert month.admitted_jobs(moment(2026, 11, 1, 9)) == [1], "36 of 40 CPU-hours"
+    assert month.admitted_jobs(time_of(2026, 11, 1, 9)) == [1], "36 of 40 CPU-hours"
     month.wait(2)
-    assert month.admitted_jobs(moment(2026, 11, 1, 10)) == []
-    assert month.tracker.budgets.usage(moment(2026, 11, 1, 10))(month.key) == 40
+    assert month.admitted_jobs(time_of(2026, 11, 1, 10)) == []
+    assert month.tracker.budgets.usage(time_of(2026, 11, 1, 10))(month.key) == 40
 
 
 def test_budget_of_a_user_can_limit_costs_and_affects_only_that_user() -> None:
     prices = Prices({"n1-standard-4": 3})
     month = Month(COST, 5, ANA, prices)
-    at = moment(2026, 11, 3)
+    at = time_of(2026, 11, 3)
     month.tracker.count_usage((hour_of(ANA, at, hours=2), hour_of(BO, at, hours=9)))
     month.wait(1, ANA)
     month.wait(2, BO)
@@ -264,19 +264,19 @@ def test_budget_of_a_user_can_limit_costs_and_affects_only_that_user() -> None:
 def test_zero_budget_blocks_all_jobs_until_it_is_raised(person: str) -> None:
     month = Month(GPU_HOURS, 0, person)
     month.wait(1)
-    assert month.admitted_jobs(moment(2026, 11, 3)) == []
-    waiting = month.tracker.why(JobUid(1), moment(2026, 11, 3))
+    assert month.admitted_jobs(time_of(2026, 11, 3)) == []
+    waiting = month.tracker.why(JobUid(1), time_of(2026, 11, 3))
     assert waiting is not None and "budget" in waiting.message
     month.tracker.set_quotas({month.key: 1})
-    assert month.admitted_jobs(moment(2026, 11, 3)) == [1]
+    assert month.admitted_jobs(time_of(2026, 11, 3)) == [1]
 
 
 def test_used_up_hard_budget_preempts_running_jobs_once() -> None:
     month = Month(f"{CPU_HOURS}_hard", 40, ANA)
-    at = moment(2026, 11, 1, 9)
+    at = time_of(2026, 11, 1, 9)
     month.wait(1)
     assert month.admitted_jobs(at) == [1]
-    month.running = [replace(Life(job(1)).up().job, began=moment(2026, 11), creator=Actor(ANA))]
+    month.running = [replace(Life(job(1)).up().job, began=time_of(2026, 11), creator=Actor(ANA))]
     month.wait(2, BO)
     assert month.tracker.decide(at + HOUR // 2)[0].uid == 2
     month.tracker.time_passed()
@@ -288,7 +288,7 @@ def test_used_up_hard_budget_preempts_running_jobs_once() -> None:
 
 def test_budget_status_is_reported_for_each_user_of_a_default_limit() -> None:
     month = Month(CPU_HOURS, 8, EACH)
-    at = moment(2026, 11, 3)
+    at = time_of(2026, 11, 3)
     month.tracker.count_usage((hour_of(ANA, at), hour_of(BO, at, hours=2)))
     (ana, bo) = sorted(month.tracker.budgets.statuses(at), key=lambda b: b.key.person)
     assert (ana.key.person, ana.usage, ana.reached_mark) == (ANA, 4, 50)

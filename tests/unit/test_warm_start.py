@@ -25,15 +25,15 @@ from trainshed.wire.trainshed_v1 import jobs as records
 MODULE = ("python3", "-m", "trainer.task", "--lr", "1")
 
 
-def of(argv: tuple[str, ...] = MODULE, **facts: object) -> WarmStart:
+def warm_start_of(argv: tuple[str, ...] = MODULE, **facts: object) -> WarmStart:
     values = {"in_image": False, "gpus": 0, "reduces": False, "modules": ("numpy", "torch")}
     return of_program(argv, runtime="/runtime", **(values | facts))  # pyright: ignore[reportArgumentType] - by name
 
 
 def test_python_module_with_frameworks_starts_warm() -> None:
-    assert of() == WarmStart("/runtime", ("numpy", "torch"))
+    assert warm_start_of() == WarmStart("/runtime", ("numpy", "torch"))
     for argv in (("python", "-m", "x"), ("python3", "train.py", "--lr", "1")):
-        assert of(argv) == WarmStart("/runtime", ("numpy", "torch"))
+        assert warm_start_of(argv) == WarmStart("/runtime", ("numpy", "torch"))
 
 
 NO_MODULE = "not python3 -m MODULE, python3 -c TEXT or python3 FILE"
@@ -42,14 +42,14 @@ NO_MODULE = "not python3 -m MODULE, python3 -c TEXT or python3 FILE"
 @pytest.mark.parametrize(
     ("warm", "why"),
     [
-        (of(in_image=True), "container image"),
-        (of(modules=()), "has no framework"),
-        (of(gpus=1), "it has GPUs"),
-        (of(reduces=True), "it reduces"),
-        (of(("python3", "-u", "-m", "x")), NO_MODULE),
-        (of(("python3", "-m")), NO_MODULE),
-        (of(("sh", "-c", "python3 -m x")), NO_MODULE),
-        (of(()), NO_MODULE),
+        (warm_start_of(in_image=True), "container image"),
+        (warm_start_of(modules=()), "has no framework"),
+        (warm_start_of(gpus=1), "it has GPUs"),
+        (warm_start_of(reduces=True), "it reduces"),
+        (warm_start_of(("python3", "-u", "-m", "x")), NO_MODULE),
+        (warm_start_of(("python3", "-m")), NO_MODULE),
+        (warm_start_of(("sh", "-c", "python3 -m x")), NO_MODULE),
+        (warm_start_of(()), NO_MODULE),
     ],
 )
 def test_other_programs_start_cold_with_a_reason(warm: WarmStart, why: str) -> None:

@@ -286,7 +286,7 @@ async def test_denied_changes_are_audited_up_to_a_limit(
     assert {(row["who"], row["answer"]) for row in rows} == {
         ("bo@corp.example", "PERMISSION_DENIED")
     }
-    assert max(len(house_content(service, row["seq"])) for row in rows) <= 368
+    assert max(len(audit_content(service, row["seq"])) for row in rows) <= 368
     for _ in range(60):
         await service.call("POST", jobs, custom_job(), token=bo)
     _, *rows = await audit(service, "?project=p1")
@@ -304,7 +304,7 @@ async def test_modified_audit_entry_breaks_the_hash_chain(service: ApiServiceWit
     rows = (await service.store.access.audit_rows(None, None, 10))[::-1]
     before = b""
     for row in rows:
-        content = house_content(service, row.seq)
+        content = audit_content(service, row.seq)
         assert row.hash == chain_hash(before, row.at, row.project, content)
         assert row.hash != chain_hash(
             before, row.at, row.project, content.replace(b"person", b"people")
@@ -315,7 +315,7 @@ async def test_modified_audit_entry_breaks_the_hash_chain(service: ApiServiceWit
     for _ in range(2):
         await token_of(service)
     _, row = await service.store.access.audit_rows(None, None, 10)
-    assert row.hash == chain_hash(before, row.at, "p1", house_content(service, row.seq)), (
+    assert row.hash == chain_hash(before, row.at, "p1", audit_content(service, row.seq)), (
         "400 days later"
     )
 
@@ -346,7 +346,7 @@ def open_database(service: ApiService) -> sqlite3.Connection:
     return sqlite3.connect(file)
 
 
-def house_content(service: ApiService, seq: int) -> bytes:
+def audit_content(service: ApiService, seq: int) -> bytes:
     with open_database(service) as connection:
         return connection.execute("SELECT content FROM audit WHERE seq = ?", (seq,)).fetchone()[0]
 

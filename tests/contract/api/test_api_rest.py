@@ -81,11 +81,11 @@ async def test_internal_error_is_logged_and_reveals_no_details(
     caplog: pytest.LogCaptureFixture,
     transport: str,
 ) -> None:
-    def broken(name: str) -> bool:
+    def fail(name: str) -> bool:
         raise RuntimeError(f"the secret inside of {name}")
 
     async with service_over(transport, tmp_path) as service:
-        monkeypatch.setattr(service.buckets, "bucket_location", broken)
+        monkeypatch.setattr(service.buckets, "bucket_location", fail)
         with caplog.at_level(logging.ERROR, "trainshed.api"):
             answer = await service.call("POST", f"{LOCATION}/customJobs", custom_job())
     assert (answer.status, answer.error["status"]) == (500, "INTERNAL")

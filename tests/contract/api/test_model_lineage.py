@@ -11,13 +11,13 @@ from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.names import JobName
 
 
-async def maker(service: ApiService, uri: str, model: str) -> str:
+async def upload_and_read_creator(service: ApiService, uri: str, model: str) -> str:
     """Upload a model at `uri` and return the job that created it, according to its metadata."""
     await upload_model(service, MODEL | ({"artifactUri": uri} if uri else {}), modelId=model)
-    return await made_by(service, model)
+    return await creator_of(service, model)
 
 
-async def made_by(service: ApiService, model: str) -> str:
+async def creator_of(service: ApiService, model: str) -> str:
     versions = (await service.result("GET", f"{MODELS}/{model}:listVersions"))["models"]
     return versions[0].get("metadata", {}).get("job", "")
 
@@ -42,9 +42,9 @@ async def test_model_in_a_jobs_output_directory_belongs_to_that_job(service: Api
             ("gs://bucket/run", ""),
         )
     ):
-        assert await maker(service, uri, f"m{number}") == job, uri
+        assert await upload_and_read_creator(service, uri, f"m{number}") == job, uri
     again = await job_made(service, "gs://bucket/runs/7")
-    assert await maker(service, "gs://bucket/runs/7/model", "later") == again
+    assert await upload_and_read_creator(service, "gs://bucket/runs/7/model", "later") == again
 
 
 async def test_lineage_keeps_the_name_of_a_deleted_job(service: ApiService) -> None:
@@ -52,8 +52,8 @@ async def test_lineage_keeps_the_name_of_a_deleted_job(service: ApiService) -> N
     await upload_model(service, MODEL | {"artifactUri": "gs://bucket/out/model"}, modelId="m1")
     await service.apply_events(job, CancelRequested(CancelCause.USER, START))
     await service.result("DELETE", f"/v1/{job}")
-    assert await made_by(service, "m1") == job
-    assert await maker(service, "gs://bucket/out/model", "m2") == ""
+    assert await creator_of(service, "m1") == job
+    assert await upload_and_read_creator(service, "gs://bucket/out/model", "m2") == ""
 
 
 async def test_model_uploaded_by_a_program_belongs_to_its_job(service: ApiService) -> None:
@@ -63,7 +63,7 @@ async def test_model_uploaded_by_a_program_belongs_to_its_job(service: ApiServic
     for model, uri in (("m1", "gs://bucket/else"), ("m2", "")):
         body = {"model": MODEL | ({"artifactUri": uri} if uri else {}), "modelId": model}
         await service.result("POST", f"{MODELS}:upload", body, token=token)
-        assert await made_by(service, model) == job
+        assert await creator_of(service, model) == job
 
 
 async def test_uploaded_metadata_is_not_replaced_by_lineage(service: ApiService) -> None:

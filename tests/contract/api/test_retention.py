@@ -40,7 +40,7 @@ async def create_job(service: ApiService) -> str:
     return name
 
 
-async def over(service: ApiService) -> str:
+async def create_finished_job(service: ApiService) -> str:
     """Create such a job that ends now, and return its name."""
     name = await create_job(service)
     await service.update_job(name, state=JobState.CANCELLED, ended=service.clock)
@@ -56,12 +56,12 @@ def logs(service: ApiService) -> list[str]:
 
 
 async def test_jobs_are_deleted_after_their_retention_period(service: ApiService) -> None:
-    runs, old = await create_job(service), await over(service)
+    runs, old = await create_job(service), await create_finished_job(service)
     mine = await service.result("POST", "/v1/projects/p1/jobs", ml_job(job_id="mine"))
     await service.update_job("projects/p1/jobs/mine", state=JobState.CANCELLED, ended=service.clock)
     assert mine["jobId"] == "mine"
     service.clock += 80 * DAY
-    young = await over(service)
+    young = await create_finished_job(service)
     service.clock += 20 * DAY
     kept = timer(service, 90)
     await kept.run_pass()
@@ -108,7 +108,7 @@ async def _made_by(service: ApiService, parent: str) -> str:
 
 
 async def test_running_deletion_completes_when_the_timer_stops(service: ApiService) -> None:
-    await over(service)
+    await create_finished_job(service)
     service.clock += 2 * DAY
     begun, goes_on, removed = asyncio.Event(), asyncio.Event(), list[JobName]()
 

@@ -76,7 +76,7 @@ async def access_token(service: ApiService, file: dict[str, Any]) -> str:
     return (await exchange(service, assertion)).json["access_token"]
 
 
-async def may(service: ApiService, token: str) -> bool:
+async def has_access(service: ApiService, token: str) -> bool:
     return (await service.call("GET", JOBS, token=token)).status == 200
 
 
@@ -85,7 +85,7 @@ async def test_service_account_key_grants_the_accounts_rights(service: ApiServic
     file = await key_file(service)
     assert file["token_uri"] == "http://trainshed.example/token"
     for token in (await access_token(service, file), sign_token(file)):
-        assert await may(service, token)
+        assert await has_access(service, token)
         whoami = await service.call("GET", "/trainshed/v1/whoami", token=token)
         assert whoami.json["email"] == EMAIL
 
@@ -156,26 +156,26 @@ async def test_tokens_of_deleted_key_or_disabled_account_are_rejected(service: A
     principal = service.tokens.authenticate(f"Bearer {program}")
     await service.call("POST", f"{ACCOUNT}:disable", {})
     assert not service.tokens.is_valid(principal), "what goes on for it ends"
-    assert [await may(service, taken) for taken in (token, sign_token(file), program)] == [
+    assert [await has_access(service, taken) for taken in (token, sign_token(file), program)] == [
         False
     ] * 3
     assert (await exchange(service, sign_token(file))).json["error"] == "invalid_grant"
     await service.call("POST", f"{ACCOUNT}:enable", {})
-    assert await may(service, token) and await may(service, program)
+    assert await has_access(service, token) and await has_access(service, program)
     await service.call("DELETE", f"{ACCOUNT}/keys/{file['private_key_id']}")
-    assert not await may(service, token) and not await may(service, sign_token(file))
+    assert not await has_access(service, token) and not await has_access(service, sign_token(file))
     other, lent = (
         await key_file(service),
         (await service.call("POST", GENERATE_TOKEN, {})).json["accessToken"],
     )
     service.clock += 10**9
     await service.call("DELETE", ACCOUNT)
-    assert not await may(service, program)
+    assert not await has_access(service, program)
     await service.call("POST", ACCOUNTS, {"accountId": "trainer"})
     for former in (sign_token(other), lent, program):
         assert (await service.call("GET", JOBS, token=former)).status == 401
     later = replace(job, job_uid=(service.clock // 10**6 + 1) << 22)
-    assert await may(service, service.jobs.mint(later)[0])
+    assert await has_access(service, service.jobs.mint(later)[0])
     assert (
         await service.call("GET", JOBS, token=sign_token(await key_file(service)))
     ).status == 403
@@ -281,11 +281,11 @@ async def test_token_lifetime_is_at_most_an_hour(service: ApiService) -> None:
         {"exp": "soon"},
         {"exp": float("inf")},
     ):
-        assert not await may(service, sign_token(file, **wrong)), wrong
+        assert not await has_access(service, sign_token(file, **wrong)), wrong
     service.clock += 3_601 * 10**9
-    assert not await may(service, token)
+    assert not await has_access(service, token)
     service.clock += 60 * 10**9
-    assert not await may(service, own)
+    assert not await has_access(service, own)
 
 
 async def test_forged_tokens_are_rejected(service: ApiService) -> None:
@@ -324,7 +324,7 @@ async def test_forged_tokens_are_rejected(service: ApiService) -> None:
             {"alg": "RS256", "kid": "mine", "jwk": own.as_dict(private=False)}, claims, own
         ),
     }
-    assert await may(service, real)
+    assert await has_access(service, real)
     for name, token in forged.items():
         answer = await service.call("GET", JOBS, token=token)
         assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED"), name
@@ -342,7 +342,7 @@ async def test_token_for_another_audience_is_rejected(service: ApiService) -> No
     other = (*other, "https://else.example/?//trainshed.example/", "https://@localhost/", 7)
     for audience in (*own, *other):
         token = sign_token(file, aud=audience)
-        assert await may(service, token) == (audience in own), audience
+        assert await has_access(service, token) == (audience in own), audience
         assert ((await exchange(service, token)).status == 200) == (audience in own), audience
 
 
@@ -370,7 +370,7 @@ async def test_token_creator_can_impersonate_a_service_account(
         "POST", GENERATE_TOKEN, {"lifetime": "600s", "scope": ["x"]}, token=ana
     )
     token = answer.json["accessToken"]
-    assert await may(service, token) and not await may(service, ana)
+    assert await has_access(service, token) and not await has_access(service, ana)
     await service.result("POST", JOBS, custom_job(), token=token)
     job, made, *_ = (await service.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
     assert (made["who"], made["resource"].rpartition("/")[2]) == ("ana@corp.example", EMAIL)
@@ -380,7 +380,7 @@ async def test_token_creator_can_impersonate_a_service_account(
     member = "group:ml" if group else "user:ana@corp.example"
     body = {"role": creator, "member": member, "project": "p1", "remove": True}
     await service.call("POST", "/trainshed/v1/access:change", body)
-    assert not await may(service, token)
+    assert not await has_access(service, token)
 
 
 async def test_impersonated_token_ends_with_the_impersonators_access(service: ApiService) -> None:
@@ -399,7 +399,7 @@ async def test_impersonated_token_ends_with_the_impersonators_access(service: Ap
         own = add_user(service.tokens, borrower, creator, "p1")
         own = sign_token(file, iss=helper, sub=helper) if "/keys/" in path else own
         lent = (await service.call("POST", GENERATE_TOKEN, {}, token=own)).json["accessToken"]
-        assert await may(service, lent)
+        assert await has_access(service, lent)
         assert (await service.call("POST", GENERATE_TOKEN, {}, token=lent)).status == 400
         assert (await service.call(verb, path, {})).status == 200
         for token in (own, lent):

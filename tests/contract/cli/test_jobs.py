@@ -289,7 +289,7 @@ def test_shared_options_are_accepted_at_every_position(
     assert (result.exit_code, result.stdout) == (0, "[]\n"), result.stderr
 
 
-def at(second: int, entry_: dict[str, Any]) -> dict[str, Any]:
+def entry_at(second: int, entry_: dict[str, Any]) -> dict[str, Any]:
     return entry_ | {"at": f"2026-11-20T06:00:{second:02d}.000000Z"}
 
 
@@ -301,7 +301,7 @@ def output(service: FakeService) -> FakeService:
     service.on("GET", f"{JOBS}/7", job(state="FAILED", replicas=replicas, attempt=2, error=error))
     first, second = line("workerpool0-0", "epoch 1"), line("workerpool1-0", "oh no", 1, "ERROR")
     last = line("workerpool0-0", "epoch 2", 2) | {"attempt": 2}
-    lines = [at(2, first), at(4, second), at(6, last)]
+    lines = [entry_at(2, first), entry_at(4, second), entry_at(6, last)]
     service.on("GET", f"{JOBS}/7/logs", Stream(lines))
     return service
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.contract.engines.conftest import PRIMARY, PYTHON, EngineHarness, open_harness
 from tests.contract.ordinary_user import NOBODY
 from tests.contract.runtimes.rootfs import image_root
-from tests.e2e.hostile.attack_setup import common_ground
+from tests.e2e.hostile.attack_setup import readable_directory
 from tests.ports import free_port
 from trainshed.core.launch import LaunchPlan, Limits, Software
 from trainshed.core.lifecycle.replica_events import ReplicaLost
@@ -117,7 +117,7 @@ def step_sockets() -> Iterator[Path]:
     """A directory with two subdirectories, each with a socket named like those of Slurm's steps.
     `spool` belongs to the directory's owner, `others` to another user."""
     with (
-        tempfile.TemporaryDirectory(dir=common_ground()) as place,
+        tempfile.TemporaryDirectory(dir=readable_directory()) as place,
         contextlib.ExitStack() as opened,
     ):
         Path(place).chmod(0o755)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.contract.replica.conftest import Place
-from tests.e2e.hostile.attack_setup import common_ground
+from tests.e2e.hostile.attack_setup import readable_directory
 from tests.isolation import needs_mounts, strongest
 from trainshed.engines.local import spawner
 from trainshed.replica import protocol
@@ -223,7 +223,7 @@ def test_disappearing_hidden_directory_does_not_fail_the_start(
 ) -> None:
     """An example is a directory of a Slurm daemon. It disappears before it is covered, after it, or
     while its cover is made read-only."""
-    removed = tempfile.mkdtemp(dir=common_ground())
+    removed = tempfile.mkdtemp(dir=readable_directory())
     begin = spawner._START.replace("; zygote.run(0)", REMOVES_DIRECTORY.format(removed, step))  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(spawner, "_START", begin)
     with closing(spawner.start()) as zygote:

@@ -112,7 +112,9 @@ def is_permitted_value(parameter: Parameter, value: Value) -> bool:
             return type(value) is float and parameter.low <= value <= parameter.high
 
 
-def over(number: int, point: Parameters, value: float | None, metric: str = "loss") -> TrialData:
+def finished_trial(
+    number: int, point: Parameters, value: float | None, metric: str = "loss"
+) -> TrialData:
     if value is None:
         return TrialData(number, TrialState.INFEASIBLE, point)
     return TrialData(number, TrialState.SUCCEEDED, point, Measurement(((metric, value),)))
@@ -129,7 +131,7 @@ def play(
     trials: list[TrialData] = []
     for number in range(1, count + 1):
         (point,) = algorithm.suggest(spec, trials, 1, seed).parameters
-        trials.append(over(number, point, objective(dict(point))))
+        trials.append(finished_trial(number, point, objective(dict(point))))
     return trials
 
 

@@ -12,9 +12,9 @@ from tests.contract.studies.parameter_trees import (
     MIXED,
     bowl,
     cube,
+    finished_trial,
     legal,
     mixed_loss,
-    over,
     pending,
     play,
 )
@@ -49,7 +49,9 @@ def some_trials(algorithm: Algorithm, spec: StudySpec) -> list[TrialData]:
     trials = play(algorithm, spec, objective, 5)
     for number in (6, 7, 8):
         (point,) = algorithm.suggest(spec, trials, 1, 7).parameters
-        trials.append(over(number, point, None) if number == 6 else pending(number, point))
+        trials.append(
+            finished_trial(number, point, None) if number == 6 else pending(number, point)
+        )
     return trials
 
 
@@ -99,7 +101,7 @@ def test_equal_results_of_all_trials_do_not_end_the_search(
     trials: list[TrialData] = []
     for number in range(1, 13):
         (point,) = algorithm.suggest(FLAT, trials, 1, 7).parameters
-        trials.append(over(number, point, value))
+        trials.append(finished_trial(number, point, value))
     assert len({trial.parameters for trial in trials}) == 12
 
 
@@ -111,7 +113,7 @@ def test_trials_outside_the_parameter_space_are_accepted(algorithm: Algorithm) -
         (("kind", "net"), ("rate", 7.0), ("layers", 2), ("units", 17.0), ("momentum", 0.1)),
         (("kind", "tree"), ("rate", 0.1), ("layers", 2), ("elsewhere", "x")),
     ]
-    trials = [over(number, point, float(number)) for number, point in enumerate(odd, 1)]
+    trials = [finished_trial(number, point, float(number)) for number, point in enumerate(odd, 1)]
     trials.append(pending(5, odd[1]))
     (point,) = algorithm.suggest(TREE, trials, 1, 7).parameters
     assert legal(TREE, point)
@@ -121,7 +123,7 @@ def test_space_of_one_point_is_supported(algorithm: Algorithm) -> None:
     only = StudySpec((Parameter("one", ParameterType.INTEGER, 3, 3),), (LOSS,))
     proposed = algorithm.suggest(only, [], 1, 7).parameters
     assert proposed == ((("one", 3),),)
-    again = algorithm.suggest(only, [over(1, proposed[0], 1.0)], 1, 7)
+    again = algorithm.suggest(only, [finished_trial(1, proposed[0], 1.0)], 1, 7)
     assert again.exhausted or again.parameters == proposed
 
 
@@ -134,6 +136,6 @@ def test_suggestions_in_a_finite_space_stay_valid_to_the_end(algorithm: Algorith
         if proposals.exhausted:
             break
         assert legal(COUNTABLE, proposals.parameters[0])
-        trials.append(over(number, proposals.parameters[0], float(number % 5)))
+        trials.append(finished_trial(number, proposals.parameters[0], float(number % 5)))
     tried = len({trial.parameters for trial in trials[:18]})
     assert tried > 8 if isinstance(algorithm, RandomSearch) else tried == 18

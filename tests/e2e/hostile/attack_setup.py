@@ -234,7 +234,7 @@ class AttackSetup:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def common_ground() -> Path:
+def readable_directory() -> Path:
     """Return a directory that is readable for programs: not in a home, and not replaced by a private
     directory.
     """
@@ -259,7 +259,7 @@ def open_attack_setup(
         user, python = NOBODY, interpreter_of_nobody()
         if not python:
             pytest.skip("no interpreter of this version that another user may run")
-    place = Path(tempfile.mkdtemp(prefix="trainshed-hostile-", dir=common_ground()))
+    place = Path(tempfile.mkdtemp(prefix="trainshed-hostile-", dir=readable_directory()))
     place.chmod(0o755)
     data, cache = place / "data", cache_of(user)
     (place / "trainshed.toml").write_text(f"port = 0\n{LIMITS}")

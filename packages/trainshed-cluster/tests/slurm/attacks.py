@@ -20,8 +20,8 @@ from tests.e2e.hostile.attack_setup import (
     OTHER,
     OWN,
     AttackSetup,
-    common_ground,
     parent_of,
+    readable_directory,
     with_buckets,
 )
 from tests.e2e.hostile.attacks import Attack, attack
@@ -210,7 +210,7 @@ def attacked_service(
     lab: SlurmLab, identity: Identity, kind: type[SlurmYard] = SlurmYard
 ) -> Generator[AttackResults]:
     """Run a service with that identity and attack it."""
-    place = Path(tempfile.mkdtemp(prefix="trainshed-hostile-", dir=common_ground()))
+    place = Path(tempfile.mkdtemp(prefix="trainshed-hostile-", dir=readable_directory()))
     place.chmod(0o755)
     name = f"hostile-{IDENTITIES.index(identity)}-{kind.__name__}"
     top = f'host = "{lab.outside}"\ninsecure = true\nisolation = "{identity.level}"\n{LIMITS}'

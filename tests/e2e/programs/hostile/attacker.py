@@ -278,7 +278,7 @@ def pids():
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def others():
+def other_processes():
     """Return other visible processes: the shim, the relay, and all others."""
     children = {MAIN}
     for pid in sorted(pids()):
@@ -320,7 +320,7 @@ def spy():
             return "traced"
         return ""
 
-    return in_child(lambda: first(pry, others()) or "")
+    return in_child(lambda: first(pry, other_processes()) or "")
 
 
 def send_signals():
@@ -378,7 +378,7 @@ def reach_preloader():
     )
 
 
-def kept_by_fork():
+def inspect_inherited():
     """Find inherited file descriptors, writable shared memory, and other users' secrets in own memory."""
     if HANDLES:
         return f"handles {HANDLES}"
@@ -452,7 +452,7 @@ def batch(place, token):
     return b'"secret"' in result and "a batch"
 
 
-def staged():
+def change_staged_code():
     """Replace or delete staged code of other projects, or create the bucket that they will get."""
     token, own = metadata(ENDPOINT), TARGET["own_bucket"]
     wheel = TARGET["staged"]
@@ -698,7 +698,7 @@ def api(token):
     return ""
 
 
-def forged():
+def use_forged_token():
     token = metadata(ENDPOINT)
     head, claims, signature = token.split(".")
     fields = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
@@ -736,10 +736,10 @@ ATTEMPTS = {
     "bucket, ports": by_ports,
     "bucket, other endpoint": by_other_endpoint,
     "links in buckets": by_links,
-    "staged packages": staged,
+    "staged packages": change_staged_code,
     "API without a token": lambda: api(""),
     "API with its token": lambda: api(metadata(ENDPOINT)),
-    "forged tokens": forged,
+    "forged tokens": use_forged_token,
     "daemons": daemons,
     "abstract sockets": abstract_sockets,
     "loopback": loopback,
@@ -748,7 +748,7 @@ ATTEMPTS = {
 
 if "preloaders" in TARGET:
     ATTEMPTS = {
-        "what it was forked with": kept_by_fork,
+        "what it was forked with": inspect_inherited,
         "preloader": reach_preloader,
         "interpreter": change_interpreter,
         **ATTEMPTS,

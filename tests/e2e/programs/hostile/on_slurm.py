@@ -129,7 +129,7 @@ def steps():
     return first(try_to_connect, TARGET["step_sockets"]) or first(read, TARGET["spool_files"])
 
 
-def obeyed():
+def call_step_socket():
     """Call a step's socket like Slurm's commands on the node."""
     # By name: here the node has its replica's name.
     ask = ["scontrol", "listpids", TARGET["others_allocation"][0], TARGET["node"]]
@@ -311,7 +311,7 @@ ATTEMPTS = {
     "Slurm's ports": ports,
     "unsigned messages": daemons,
     "steps": steps,
-    "steps, asked": obeyed,
+    "steps, asked": call_step_socket,
     "agent's files": agent_files,
     "agent's sockets": agent_sockets,
     "agent's abstract sockets": abstract_sockets,
