@@ -116,7 +116,7 @@ async def test_model_page_links_to_its_artifacts(service: ConsoleService, browse
 async def test_model_page_of_a_pipeline_links_to_its_job_and_data(
     service: ConsoleService, browser: Browser
 ) -> None:
-    dataset = (await test_datasets.made(service)).rpartition("/")[2]
+    dataset = (await test_datasets.create_dataset(service)).rpartition("/")[2]
     data = {"datasetId": dataset, "gcsDestination": {"outputUriPrefix": "gs://bucket/data/"}}
     body = pipeline(trainingTaskInputs=inputs(), modelToUpload=MODEL, inputDataConfig=data)
     name = (view := await create(service, f"{LOCATION}/trainingPipelines", body))["name"]

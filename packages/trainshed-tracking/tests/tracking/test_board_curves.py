@@ -60,7 +60,7 @@ async def test_curves_of_a_job_are_copied_to_its_tensorboard(harness: BoardCurve
     """This works across a restart, with contexts that the SDK completes after the job."""
     board = BoardResource(BOARD, 5, CREATED, CREATED, display_name="board")
     await harness.stores.tensorboards.create(board)
-    running = await harness.created(with_board(RUNNING))
+    running = await harness.create(with_board(RUNNING))
     for number, place in enumerate(("", "eval_1", "eval-1")):
         EventWriter(harness.logs / place, clock).scalar("acc", number, number)
     async with harness.service() as curves:
@@ -90,7 +90,7 @@ async def test_tensorboard_experiment_exists_before_the_job_runs(
 ) -> None:
     """The SDK reads the experiment even if the job never ran."""
     await harness.stores.tensorboards.create(BoardResource(BOARD, 5, CREATED, CREATED))
-    queued = await harness.created(with_board(replace(RUNNING, attempt=0, state=JobState.QUEUED)))
+    queued = await harness.create(with_board(replace(RUNNING, attempt=0, state=JobState.QUEUED)))
     async with harness.service() as curves:
         curves.follow(queued)
         await curves.finish(replace(queued, state=JobState.CANCELLED))
@@ -103,7 +103,7 @@ async def test_trials_share_the_tensorboard_experiment_of_their_tuning_job(
     await harness.stores.tensorboards.create(BoardResource(BOARD, 5, CREATED, CREATED))
     tuning = JobName(Api.VERTEX, "demo", "us-central1", "70", Collection.TUNING_JOBS)
     trial = replace(with_board(RUNNING), parent=Parent(JobUid(70), tuning, 2))
-    await harness.created(trial)
+    await harness.create(trial)
     EventWriter(harness.logs / "eval", clock).scalar("acc", 1, 1)
     async with harness.service() as curves:
         curves.follow(trial)
@@ -118,7 +118,7 @@ async def test_trials_share_the_tensorboard_experiment_of_their_tuning_job(
 async def test_deleted_tensorboard_does_not_affect_the_curves_of_the_job(
     harness: BoardCurveHarness,
 ) -> None:
-    running = await harness.created(with_board(RUNNING))
+    running = await harness.create(with_board(RUNNING))
     EventWriter(harness.logs, clock).scalar("acc", 1, 1)
     async with harness.service() as curves:
         curves.follow(running)
@@ -127,7 +127,7 @@ async def test_deleted_tensorboard_does_not_affect_the_curves_of_the_job(
 
 async def test_cyclic_contexts_do_not_block_the_curves_of_a_job(harness: BoardCurveHarness) -> None:
     await harness.stores.tensorboards.create(BoardResource(BOARD, 5, CREATED, CREATED))
-    running = await harness.created(with_board(RUNNING))
+    running = await harness.create(with_board(RUNNING))
     run, experiment = context("7-eval"), context("7")
     async with harness.service() as curves:
         EventWriter(harness.logs, clock).scalar("acc", 0, 0)
@@ -136,7 +136,7 @@ async def test_cyclic_contexts_do_not_block_the_curves_of_a_job(harness: BoardCu
         await harness.stores.metadata.create(new_run(run, "eval", CREATED))
         await harness.stores.metadata.link((Edge(run, EdgeRole.CHILD, experiment, CREATED),))
         EventWriter(harness.logs / "eval", clock).scalar("acc", 1, 1)
-        await harness.ended(with_board(OVER))
+        await harness.end(with_board(OVER))
         await curves.finish(with_board(OVER))
         assert await harness.store.curves.unfinished_jobs() == ()
     assert (await harness.values())["eval:acc"] == {1: 1.0}
