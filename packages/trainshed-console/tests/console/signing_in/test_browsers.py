@@ -157,7 +157,7 @@ async def test_iss_parameter_is_required_if_the_issuer_announces_it(
     service: ConsoleService, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published = issuer.metadata() | {"authorization_response_iss_parameter_supported": True}
-    monkeypatch.setattr(issuer, "published", lambda: published)
+    monkeypatch.setattr(issuer, "metadata", lambda: published)
     location = await redirect_to_issuer(Browser(service))
     answer = await return_from_issuer(
         Browser(service), state_of(location), issuer.signs_in(location)

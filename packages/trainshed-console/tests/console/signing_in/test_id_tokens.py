@@ -419,7 +419,7 @@ async def test_cached_issuer_keys_stay_valid_while_the_issuer_is_unreachable(
 async def test_invalid_issuer_address_is_requested_only_once(
     service: ConsoleService, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch, keys: str
 ) -> None:
-    monkeypatch.setattr(issuer, "published", lambda: {"issuer": issuer.address, "jwks_uri": keys})
+    monkeypatch.setattr(issuer, "metadata", lambda: {"issuer": issuer.address, "jwks_uri": keys})
     for _ in range(2):
         answer = await service.call("GET", WHOAMI, token=issuer.id_token(now=NOW))
         assert answer.status == 503 and "does not answer" in answer.error["message"]

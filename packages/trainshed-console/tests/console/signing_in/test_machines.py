@@ -44,7 +44,7 @@ async def machine_house(
 ) -> AsyncGenerator[ConsoleService]:
     """A service with an issuer that only signs tokens of machines."""
     published = {"issuer": issuer.address, "jwks_uri": f"{issuer.address}/keys"}
-    monkeypatch.setattr(issuer, "published", lambda: published)
+    monkeypatch.setattr(issuer, "metadata", lambda: published)
     audience = "https://ci.example"
     issuer.claims = {"aud": audience}
     table = issuer.settings(client_id=None, audiences=(audience,), accounts=_ACCOUNTS)
