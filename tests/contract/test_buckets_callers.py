@@ -330,7 +330,7 @@ def test_console_download_ends_with_its_session(
         is_valid=lambda: not any(sent),
         buckets=service.uds,
         query={"object": "big"}.get,
-        quoted={"bucket": "bucket-p"}.get,
+        encode_variable={"bucket": "bucket-p"}.get,
     )
     download = asyncio.run(buckets.download(visit))
 

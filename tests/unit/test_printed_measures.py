@@ -143,7 +143,7 @@ async def test_many_long_lines_are_parsed_in_a_thread(
     threads: set[str] = set()
 
     class Logs:
-        async def sampled(self, *_: Any) -> Sample:
+        async def sample(self, *_: Any) -> Sample:
             return Sample(((0, "x" * 2000),) * count, 0)
 
     def feed(*_: object) -> None:
@@ -159,7 +159,7 @@ async def test_read_before_a_retry_does_not_hide_the_new_log() -> None:
     places: list[tuple[int, int]] = []
 
     class Logs:
-        async def sampled(self, source: StreamSource, place: int, _: int) -> Sample:
+        async def sample(self, source: StreamSource, place: int, _: int) -> Sample:
             places.append((source.attempt, place))
             await asyncio.sleep(0)
             return Sample((), 800)

@@ -1,2 +1,1 @@
-"""Serves the public APIs. Handlers convert requests to specifications or intents, and records to public
-messages."""
+"""Serves the public APIs: converts requests to specifications or intents, and records to public messages."""

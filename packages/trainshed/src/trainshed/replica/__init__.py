@@ -1,2 +1,1 @@
-"""Runs next to the user's program and supervises it. This package uses only the standard library, because it
-must run beside any program."""
+"""Runs next to the user's program and supervises it. Uses only the standard library, to run beside any program."""

@@ -1,2 +1,1 @@
-"""Decides which jobs run on which nodes, which jobs wait, and which jobs are preempted. The input is a
-snapshot of the cluster. Pure."""
+"""Decides which jobs run on which nodes, which wait, and which are preempted, from a snapshot. Pure."""

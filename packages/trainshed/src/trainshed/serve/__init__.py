@@ -1,2 +1,1 @@
-"""Composes the service and its commands: settings, clock, entry points. This package builds objects and makes
-no other decisions."""
+"""Composes the service and its commands from settings, clock and entry points. Makes no decisions."""
