@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from importlib.resources import files
 from typing import Any, Final, cast
 from urllib.parse import parse_qs
@@ -117,19 +116,24 @@ class Metadata:
             return _error_answer(400, "wait_for_change is not supported for tokens. Leave it out.")
         with self._notices.watch(caller.program) as event:
 
-            async def change() -> None:
-                while _etag(current()) == _etag(before) and not self._notices.is_closed:
+            async def change() -> Response:
+                answer = before
+                while _etag(answer) == _etag(before) and not self._notices.is_closed:
                     await event.wait()
                     event.clear()
+                    answer = current()
+                return answer
 
-            with suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(min(int(seconds[:9]), _MAX_WAIT) or None):
                     changing, _ = await first_of(change(), request.wait_disconnect())
-                    if changing.cancelled():
-                        raise Disconnected
+            except TimeoutError:
+                return before
+        if changing.cancelled():
+            raise Disconnected
         if self._notices.is_closed:
             return _error_answer(503, "The service is restarting. Send the request again.")
-        return current()
+        return changing.result()
 
     def _tree(self, caller: Caller) -> dict[str, Any]:
         program, machine = caller.program, caller.machine
