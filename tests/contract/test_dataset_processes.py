@@ -73,7 +73,11 @@ async def test_shards_are_written_with_the_jobs_rights(service: Service, name: s
         ("gs://of-other/in/small.csv", "gs://of-own/out/x", "does not have storage.objects"),
         ("gs://of-own/in/small.csv", "gs://of-other/out/x", "does not have storage.objects"),
         ("gs://of-own/in/none.csv", "gs://of-own/out/x", "no longer exists"),
-        ("gs://of-own/in/bad.csv", "gs://of-own/out/x", "in/bad.csv, row 4 (line 5): the row has 1"),
+        (
+            "gs://of-own/in/bad.csv",
+            "gs://of-own/out/x",
+            "in/bad.csv, row 4 (line 5): the row has 1",
+        ),
     ],
 )
 async def test_split_of_forbidden_or_invalid_files_is_rejected(
