@@ -1,1 +1,1 @@
-"""Runs next to the user's program and supervises it. Uses only the standard library, to run beside any program."""
+"""Runs next to the user's program and supervises it. Standard library only, to run beside any program."""
