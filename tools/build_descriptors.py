@@ -88,9 +88,10 @@ OPTION_FILES = frozenset(
         "google/protobuf/descriptor.proto",
     }
 )
-# The protos mark these fields as output only, although clients send them: measurements that are added to a
-# trial or complete it (spec/clients#surface, VizierService), trials that a client creates, imported
-# evaluations and their slices, IDs of uploaded blobs, and over gRPC the name of the resource in an update.
+# The protos mark the fields in `INPUT_FIELDS` as output only, although clients send them. Clients send
+# measurements that are added to a trial or complete it (spec/clients#surface, VizierService), and trials that
+# they create. They also send imported evaluations with their slices, IDs of uploaded blobs, and in an update
+# over gRPC the name of the resource.
 _RESOURCES_WITH_NAMES_IN_UPDATES = (
     "Artifact",
     "Context",

@@ -16,7 +16,12 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from trainshed.access.authority import Authority
 from trainshed.serve import certificates
-from trainshed.serve.certificates import CertificatesUnusable, own, provided_certificates, signed
+from trainshed.serve.certificates import (
+    CertificatesUnusable,
+    issue_certificate,
+    prepare_own_certificates,
+    provided_certificates,
+)
 
 NOW = 1_760_000_000.0
 DAY = 86_400
@@ -65,13 +70,13 @@ def test_server_certificate_is_renewed_by_the_same_authority(
 ) -> None:
     """The certificate is renewed before it expires, if its names change, and if it is damaged. Clients that
     trust the authority continue to work."""
-    first = own(tmp_path, "127.0.0.1", NOW)
+    first = prepare_own_certificates(tmp_path, "127.0.0.1", NOW)
     authority, old = first.ca.read_bytes(), first.chain.read_bytes()
     if torn:
         (tmp_path / torn).write_text("torn")
     if lost:
         (tmp_path / lost).unlink()
-    again = own(tmp_path, host, NOW + days * DAY)
+    again = prepare_own_certificates(tmp_path, host, NOW + days * DAY)
     assert again.ca.read_bytes() == authority
     assert again.chain.read_bytes() != old
     assert names_in(again.chain) == {*NAMES, host}
@@ -80,27 +85,29 @@ def test_server_certificate_is_renewed_by_the_same_authority(
 
 
 def test_authority_near_its_expiry_is_replaced(tmp_path: Path) -> None:
-    first = own(tmp_path, "127.0.0.1", NOW).ca.read_bytes()
-    again = own(tmp_path, "127.0.0.1", NOW + 3_500 * DAY)
+    first = prepare_own_certificates(tmp_path, "127.0.0.1", NOW).ca.read_bytes()
+    again = prepare_own_certificates(tmp_path, "127.0.0.1", NOW + 3_500 * DAY)
     assert again.ca.read_bytes() != first
     assert again.ca.read_text() in again.roots.read_text()
 
 
 def test_authority_without_its_key_is_reported(tmp_path: Path) -> None:
-    own(tmp_path, "127.0.0.1", NOW)
+    prepare_own_certificates(tmp_path, "127.0.0.1", NOW)
     (tmp_path / "ca.key").unlink()
-    own(tmp_path, "127.0.0.1", NOW + DAY)  # The key is not needed until the next signature.
+    prepare_own_certificates(
+        tmp_path, "127.0.0.1", NOW + DAY
+    )  # The key is not needed until the next signature.
     with pytest.raises(
         CertificatesUnusable, match=r"ca\.key, the key of .*, is missing.*move .*ca\.pem away"
     ):
-        own(tmp_path, "10.1.2.3", NOW + DAY)
+        prepare_own_certificates(tmp_path, "10.1.2.3", NOW + DAY)
 
 
 def test_key_of_another_authority_is_rejected(tmp_path: Path) -> None:
-    own(tmp_path, "127.0.0.1", NOW)
+    prepare_own_certificates(tmp_path, "127.0.0.1", NOW)
     (tmp_path / "ca.key").write_bytes(Authority.new(NOW, DAY).key_pem())
     with pytest.raises(CertificatesUnusable, match=r"ca\.key does not belong to ca\.pem"):
-        own(tmp_path, "10.1.2.3", NOW)
+        prepare_own_certificates(tmp_path, "10.1.2.3", NOW)
 
 
 # --- the user's own
@@ -196,7 +203,7 @@ def test_programs_can_read_trusted_certificates_but_no_key(tmp_path: Path) -> No
 
 def test_operators_authorities_are_trusted_without_duplicates(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    other = signed(tmp_path / "other", "proxy", ("proxy",), NOW).ca
+    other = issue_certificate(tmp_path / "other", "proxy", ("proxy",), NOW).ca
     bundle = tmp_path / "bundle.pem"
     bundle.write_text(f"# Our proxy\n{other.read_text()}")
     environ = {"SSL_CERT_FILE": str(bundle), "CURL_CA_BUNDLE": str(bundle)}

@@ -53,7 +53,9 @@ async def list_jobs(channel: Any, token: str) -> bytes:
 
 @pytest.fixture
 async def serving(service: ApiService, tmp_path: Path) -> AsyncGenerator[RunningServer]:
-    made = RunningServer(service, certificates.own(tmp_path / "tls", "127.0.0.1", time.time()))
+    made = RunningServer(
+        service, certificates.prepare_own_certificates(tmp_path / "tls", "127.0.0.1", time.time())
+    )
     await made.server.start()
     yield made
     await made.server.stop(1)

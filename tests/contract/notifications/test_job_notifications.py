@@ -353,7 +353,7 @@ async def test_slow_target_does_not_delay_new_notifications(
 async def test_mail_is_sent_over_tls_with_authentication(
     service: ApiService, tmp_path: Path
 ) -> None:
-    made = certificates.own(tmp_path / "tls", "127.0.0.1", time.time())
+    made = certificates.prepare_own_certificates(tmp_path / "tls", "127.0.0.1", time.time())
     shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     shows.load_cert_chain(made.chain, made.key)
     trusts = ssl.create_default_context(cafile=str(made.ca))

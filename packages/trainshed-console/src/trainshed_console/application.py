@@ -136,7 +136,8 @@ class ConsoleApplication:
             return await public_route(call)
         principal = self._visitor(call)
         if principal is None:
-            # With a wrong session password, redirect to the sign-in page instead of returning status 401.
+            # If the request contains a wrong session password, redirect to the sign-in page instead of
+            # returning status 401.
             call.scope[GUESS] = "authorization" in call.headers
             if call.path.startswith("/events/"):
                 # Scripts cannot read the response to a rejected event stream, so the cause is reported as an
@@ -175,7 +176,8 @@ class ConsoleApplication:
         matched = self._actions.match(call.method, call.raw_path)
         if matched is None:
             raise CallRejected(
-                StatusCode.NOT_FOUND, f"The action {call.path[:200]} does not exist."
+                StatusCode.NOT_FOUND,
+                f"The action {call.path[:200]} does not exist. Reload the page, and repeat the action.",
             )
         action, variables = matched
         visit = self._visit(call, principal, variables, await _form(call, _MAX_FORM_BYTES))
@@ -271,12 +273,13 @@ class ConsoleApplication:
             "view": View("", "trouble.html", {}),
             "code": code,
             "message": text,
-            "back": self._before(call),
+            "back": self._previous_page(call),
         }
         return self._html(render("trouble.html", values), code.http)
 
-    def _before(self, call: Request) -> str | None:
-        """Return the path of the console page that sent a rejected form, or None if the page is unknown."""
+    def _previous_page(self, call: Request) -> str | None:
+        """Return the path of the console page from which the visitor sent a rejected form, or None if the
+        page is unknown."""
         referer = call.headers.get("referer", "")
         if call.method != "POST" or not self._is_ours(referer, call):
             return None
@@ -306,7 +309,7 @@ class ConsoleApplication:
         """`GET /login/with?issuer=NAME&next=N&mark=M`: redirect the browser to an issuer."""
         name, following, mark = (call.query.get(key, "") for key in ("issuer", "next", "mark"))
         return self._add_security_headers(
-            _see(await self._signing_in.begin(name, _local(following), mark))
+            _see(await self._signing_in.start(name, _local(following), mark))
         )
 
     async def _from_issuer(self, call: Request) -> Response:
@@ -325,7 +328,10 @@ class ConsoleApplication:
         """Return the session for a token or the code of a link, as JSON for the script of the sign-in page.
         End the browser's previous session. The form field `next` is the path of the next page."""
         if "application/json" not in call.headers.get("accept", ""):
-            raise CallRejected(StatusCode.FAILED_PRECONDITION, "Signing in requires JavaScript.")
+            raise CallRejected(
+                StatusCode.FAILED_PRECONDITION,
+                "Signing in requires JavaScript. Enable JavaScript for this page, and reload it.",
+            )
         form = await _form(call, _MAX_SIGN_IN_BYTES)
         before, following = self._visitor(call), _local(form.get("next", ""))
         code = form.get("code", "")

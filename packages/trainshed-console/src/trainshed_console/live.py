@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from trainshed.wire.status import CallRejected
-from trainshed_console.rendering import build, render
+from trainshed_console.rendering import assets_digest, render
 from trainshed_console.views import View, Visit
 
 KEEPALIVE_INTERVAL: Final = 15.0
@@ -77,7 +77,7 @@ async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Asyn
                 "parts": changed_parts,
                 "lists": changed_lists,
                 "whole": whole,
-                "build": build(),
+                "build": assets_digest(),
             }
             yield event("parts", message)
         await asyncio.sleep(max(_MIN_INTERVAL, _IDLE_FACTOR * duration))

@@ -79,7 +79,7 @@ def address_of(name: str) -> str:
 
 
 @cache
-def build() -> str:
+def assets_digest() -> str:
     """Return a digest of all static files. The digest changes with each release that changes a file."""
     return hashlib.sha256("".join(sorted(_by_address())).encode()).hexdigest()[:12]
 
@@ -149,7 +149,7 @@ def environment() -> "Environment":
         "folder": folder_address,
     }
     names = cast(dict[str, Any], made.globals)
-    names |= {"asset": address_of, "build": build}
+    names |= {"asset": address_of, "assets_digest": assets_digest}
     return made
 
 

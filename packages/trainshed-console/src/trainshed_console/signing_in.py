@@ -68,7 +68,7 @@ class SigningIn:
         #: The names of the issuers.
         self.names = tuple(issuers.by_name)
 
-    async def begin(self, name: str, following: str, mark: str) -> str:
+    async def start(self, name: str, following: str, mark: str) -> str:
         """Return the address of an issuer's sign-in page. Raises Unauthenticated if the issuer is unknown,
         and Unavailable."""
         issuer = self._issuers.by_name.get(name)
@@ -108,7 +108,7 @@ class SigningIn:
         `sender` and `came_to` prevent a mix-up attack, which sends the code of one issuer to another.
 
         Args:
-            state: The signed claims of `begin`.
+            state: The signed claims of `start`.
             code: The authorization code.
             sender: The answer's `iss` (RFC 9207), or "".
             came_to: The path of the redirect address.
@@ -124,7 +124,7 @@ class SigningIn:
                 "The settings of the service changed during this sign-in. Sign in again."
             )
         back = await self._redirect(issuer)
-        names_itself = await self._names_itself(issuer)
+        names_itself = await self._sends_iss(issuer)
         if sender != issuer.issuer and (sender or names_itself):
             raise Unauthenticated(
                 f"The answer to the sign-in at {issuer.name} came from another issuer, {sender[:200]!r}. "
@@ -175,7 +175,7 @@ class SigningIn:
         # Ignore the claims if they are about another subject.
         return {**more, **claims} if more.get("sub") == claims.get("sub") else claims
 
-    async def _names_itself(self, issuer: Issuer) -> bool:
+    async def _sends_iss(self, issuer: Issuer) -> bool:
         """Return whether an issuer includes its name in its responses (RFC 9207)."""
         published = await self._issuers.read_metadata(issuer)
         return published.get("authorization_response_iss_parameter_supported") is True
@@ -183,7 +183,7 @@ class SigningIn:
     async def _redirect(self, issuer: Issuer) -> str:
         """Return the redirect address of an issuer. If the service has several issuers, each issuer whose
         responses do not contain `iss` has its own redirect address."""
-        if len(self.names) == 1 or await self._names_itself(issuer):
+        if len(self.names) == 1 or await self._sends_iss(issuer):
             return self._back
         return f"{self._back}/{quote(issuer.name, safe='')}"
 

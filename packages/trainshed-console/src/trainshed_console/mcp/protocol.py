@@ -27,7 +27,7 @@ from trainshed.httpd.messages import (
 from trainshed.wire.json import decode_text
 from trainshed.wire.status import CallRejected, WireError
 from trainshed_console.in_process import InProcessCaller
-from trainshed_console.mcp.tools import BY_NAME, MAX_CHARACTERS, TOOLS, Arguments, Inside
+from trainshed_console.mcp.tools import BY_NAME, MAX_CHARACTERS, TOOLS, Arguments, CallerApi
 
 VERSION: Final = "2026-07-28"
 _META: Final = "io.modelcontextprotocol/"
@@ -102,7 +102,7 @@ class McpSurface:
                     known = ", ".join(BY_NAME)
                     wrong = f"Call one of the tools {known}. Pass its arguments as an object."
                     return _error_response(identity, _Fault(-32602, wrong))
-                inside = Inside(
+                api = CallerApi(
                     self._caller, principal, settings.project, settings.region, self._submitting
                 )
                 try:
@@ -110,7 +110,7 @@ class McpSurface:
                         cast("dict[str, Any]", arguments), Arguments, tool.arguments
                     )
                     faults.refuse()
-                    text, is_error = _cut(await tool.call(inside, tool_arguments)), False
+                    text, is_error = _cut(await tool.call(api, tool_arguments)), False
                 except (CallRejected, InvalidRequest) as refused:
                     text, is_error = _cut(str(refused)), True
                 result = {"content": [{"type": "text", "text": text}], "isError": is_error}

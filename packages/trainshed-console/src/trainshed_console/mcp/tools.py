@@ -36,7 +36,7 @@ _SUMMARY_FIELDS: Final = (
 )
 
 
-class Inside(Struct, frozen=True):
+class CallerApi(Struct, frozen=True):
     """The API, called with the permissions of one caller."""
 
     caller: InProcessCaller
@@ -79,7 +79,7 @@ class Arguments(Struct, frozen=True):
     since: str = ""
 
 
-Call = Callable[[Inside, Arguments], Awaitable[Any]]
+Call = Callable[[CallerApi, Arguments], Awaitable[Any]]
 
 
 class Tool(Struct, frozen=True, kw_only=True):
@@ -111,58 +111,56 @@ class Tool(Struct, frozen=True, kw_only=True):
         }
 
 
-async def _submit(inside: Inside, arguments: Arguments) -> Any:
+async def _submit(api: CallerApi, arguments: Arguments) -> Any:
     if not isinstance(job := arguments.job, dict):
         raise InvalidRequest((Violation("job", "Set it to an object."),))
-    project, location = arguments.project or inside.project, arguments.location or inside.region
+    project, location = arguments.project or api.project, arguments.location or api.region
     if arguments.dry_run:
-        return await inside.ask(
+        return await api.ask(
             "POST", "jobs:explain", api="vertex", project=project, location=location, job=job
         )
     key, path = arguments.idempotency_key, collection_of(Api.VERTEX, job, project, location)
     labels: Any = job.get("labels") or {}
     if not key or not isinstance(labels, dict):
-        return await _create(inside, path, job)
-    async with inside.submitting:
+        return await _create(api, path, job)
+    async with api.submitting:
         # The query contains the name as well, because the cost of a search by name does not depend on the
         # number of jobs.
         query = {"displayName": job.get("displayName"), "label": f"{KEY_LABEL}={key}", "limit": 1}
-        if jobs := (await inside.ask("GET", "jobs", {**query, "project": project}))["jobs"]:
+        if jobs := (await api.ask("GET", "jobs", {**query, "project": project}))["jobs"]:
             return {"name": jobs[0]["name"], "state": jobs[0]["state"], "was_there": True}
-        return await _create(inside, path, {**job, "labels": {**labels, KEY_LABEL: key}})
+        return await _create(api, path, {**job, "labels": {**labels, KEY_LABEL: key}})
 
 
-async def _create(inside: Inside, path: str, job: Mapping[str, Any]) -> Any:
-    created = await inside.caller.call(inside.principal, "POST", path, json.dumps(job).encode())
+async def _create(api: CallerApi, path: str, job: Mapping[str, Any]) -> Any:
+    created = await api.caller.call(api.principal, "POST", path, json.dumps(job).encode())
     return {"name": created["name"], "state": created["state"].removeprefix("JOB_STATE_")}
 
 
-async def _list(inside: Inside, arguments: Arguments) -> Any:
+async def _list(api: CallerApi, arguments: Arguments) -> Any:
     query = {
         "state": arguments.state,
         "search": arguments.search,
         "user": arguments.user,
         "limit": 20,
     }
-    answer = await inside.ask(
-        "GET", "jobs", {**query, "project": arguments.project or inside.project}
-    )
+    answer = await api.ask("GET", "jobs", {**query, "project": arguments.project or api.project})
     return [_brief(job) for job in answer["jobs"]]
 
 
-async def _describe(inside: Inside, arguments: Arguments) -> Any:
-    return _full(await _job(inside, arguments))
+async def _describe(api: CallerApi, arguments: Arguments) -> Any:
+    return _full(await _job(api, arguments))
 
 
-async def _wait(inside: Inside, arguments: Arguments) -> Any:
-    job = await _job(inside, arguments)
+async def _wait(api: CallerApi, arguments: Arguments) -> Any:
+    job = await _job(api, arguments)
     deadline = asyncio.get_running_loop().time() + _WAIT_TIMEOUT
-    notices = inside.caller.notices
+    notices = api.caller.notices
     uid = JobUid(int(job["uid"]))
     while True:
         # Read the counter before the state, so that no notification between the two reads is lost.
         count = notices.count(uid)
-        job = await inside.ask("GET", _path(job["name"]))
+        job = await api.ask("GET", _path(job["name"]))
         remaining = deadline - asyncio.get_running_loop().time()
         if (
             job["state"] in _FINAL_STATES
@@ -172,8 +170,8 @@ async def _wait(inside: Inside, arguments: Arguments) -> Any:
             return _full(job)
 
 
-async def _why_failed(inside: Inside, arguments: Arguments) -> Any:
-    job = await _job(inside, arguments)
+async def _why_failed(api: CallerApi, arguments: Arguments) -> Any:
+    job = await _job(api, arguments)
     failure = job.get("failure")
     if not failure:
         return {"state": job["state"], "failure": "The job has not failed."}
@@ -181,15 +179,15 @@ async def _why_failed(inside: Inside, arguments: Arguments) -> Any:
     return {"state": job["state"], **facts, "last_lines": failure["tail"]}
 
 
-async def _logs(inside: Inside, arguments: Arguments) -> Any:
+async def _logs(api: CallerApi, arguments: Arguments) -> Any:
     query = {
         "search": arguments.search,
         "severity": arguments.severity,
         "replica": arguments.replica,
     }
-    job = await _job(inside, arguments)
+    job = await _job(api, arguments)
     path = f"{_path(job['name'])}/logPage"
-    page = await inside.ask("GET", path, {**query, "before": arguments.before, "limit": _MAX_LINES})
+    page = await api.ask("GET", path, {**query, "before": arguments.before, "limit": _MAX_LINES})
     lines: list[str] = []
     before, room = page["earlier"], _MAX_LINE_CHARACTERS
     # Newest first. Lines beyond the limit are returned by the next call.
@@ -203,25 +201,25 @@ async def _logs(inside: Inside, arguments: Arguments) -> Any:
     return {"before": page["earlier"], "lines": lines}
 
 
-async def _timeline(inside: Inside, arguments: Arguments) -> Any:
-    job = await _job(inside, arguments)
-    answer = await inside.ask("GET", f"{_path(job['name'])}/timeline")
+async def _timeline(api: CallerApi, arguments: Arguments) -> Any:
+    job = await _job(api, arguments)
+    answer = await api.ask("GET", f"{_path(job['name'])}/timeline")
     return [f"{entry['at'][:19]} {entry['message']}" for entry in answer["entries"][::-1]]
 
 
-async def _cancel(inside: Inside, arguments: Arguments) -> Any:
-    job = await _job(inside, arguments)
-    await inside.ask("POST", f"{_path(job['name'])}:cancel")
+async def _cancel(api: CallerApi, arguments: Arguments) -> Any:
+    job = await _job(api, arguments)
+    await api.ask("POST", f"{_path(job['name'])}:cancel")
     return {"name": job["name"], "cancel": "accepted"}
 
 
-async def _compare(inside: Inside, arguments: Arguments) -> Any:
+async def _compare(api: CallerApi, arguments: Arguments) -> Any:
     if not 2 <= len(arguments.jobs) <= _MAX_JOBS:
         raise InvalidRequest((Violation("jobs", f"Pass a list of 2 to {_MAX_JOBS} jobs."),))
     compared: list[dict[str, Any]] = []
     for path in map(_path, arguments.jobs):
-        job = await inside.ask("GET", path)
-        curves = await inside.ask("GET", f"{path}/curves", {"points": "1"})
+        job = await api.ask("GET", path)
+        curves = await api.ask("GET", f"{path}/curves", {"points": "1"})
         last = {
             "/".join(filter(None, (curve["run"], curve["tag"]))): curve["points"][-1]["value"]
             for curve in curves["curves"]
@@ -234,29 +232,29 @@ async def _compare(inside: Inside, arguments: Arguments) -> Any:
     return compared
 
 
-async def _usage(inside: Inside, arguments: Arguments) -> Any:
+async def _usage(api: CallerApi, arguments: Arguments) -> Any:
     query = {
-        "project": arguments.project or inside.project,
+        "project": arguments.project or api.project,
         "by": arguments.by,
         "since": arguments.since,
     }
-    return await inside.ask("GET", "usage", query)
+    return await api.ask("GET", "usage", query)
 
 
-async def _quotas(inside: Inside, arguments: Arguments) -> Any:
-    return await inside.ask("GET", "quotas", {"project": arguments.project or inside.project})
+async def _quotas(api: CallerApi, arguments: Arguments) -> Any:
+    return await api.ask("GET", "quotas", {"project": arguments.project or api.project})
 
 
-async def _status(inside: Inside, arguments: Arguments) -> Any:
-    answer = await inside.ask("GET", "status")
+async def _status(api: CallerApi, arguments: Arguments) -> Any:
+    answer = await api.ask("GET", "status")
     return {name: answer[name] for name in ("version", "principal", "project", "region", "bucket")}
 
 
-async def _job(inside: Inside, arguments: Arguments) -> dict[str, Any]:
+async def _job(api: CallerApi, arguments: Arguments) -> dict[str, Any]:
     if not isinstance(arguments.job, str) or not arguments.job:
         text = "Set it to the job's ID or to projects/…/customJobs/ID."
         raise InvalidRequest((Violation("job", text),))
-    return await inside.ask("GET", _path(arguments.job))
+    return await api.ask("GET", _path(arguments.job))
 
 
 def _path(job: str) -> str:

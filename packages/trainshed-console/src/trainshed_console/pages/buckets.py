@@ -96,7 +96,9 @@ async def _ask(visit: Visit, path: str) -> Any:
     async def receive() -> Any:
         message = next(messages, None)
         if message is None:
-            await asyncio.Event().wait()  # Keep the connection until the response arrives.
+            await (
+                asyncio.Event().wait()
+            )  # Never report a disconnected client, because the caller needs the response.
         return message
 
     async def take(message: Any) -> None:

@@ -398,10 +398,10 @@ async def open_page(visit: Visit) -> Response:
 async def retry(visit: Visit) -> Response:
     """`POST /jobs/J/retry`: submit a copy of a job that failed, expired or was cancelled. Raises
     CallRejected."""
-    return redirect(await _again(visit, visit.variables["job"]))
+    return redirect(await _submit_copy(visit, visit.variables["job"]))
 
 
-async def _again(visit: Visit, target: str) -> str:
+async def _submit_copy(visit: Visit, target: str) -> str:
     """Submit a copy of a job that did not succeed, and return the path of the copy's page. Raises
     CallRejected."""
     job = await describe(visit, target)
@@ -451,7 +451,7 @@ async def _cancel(visit: Visit, target: str) -> object:
 _MARKED: Final[Mapping[str, Callable[[Visit, str], Awaitable[object]]]] = {
     "cancel": _cancel,
     "delete": lambda visit, target: visit.do("DELETE", of_job(target)),
-    "retry": _again,
+    "retry": _submit_copy,
 }
 
 

@@ -45,8 +45,8 @@ async def page(visit: Visit) -> View:
 
 
 async def read(visit: Visit, **changes: str) -> LogPage:
-    """Return the page of the log that the parameters of the address select, with `changes` to the parameters.
-    Raises CallRejected."""
+    """Return the page of the log that the parameters of the address select. `changes`: parameters that
+    replace those of the address. Raises CallRejected."""
     query = {name: visit.query(name) for name in (*_FILTERS, *_PLACES)} | changes
     return await visit.get(LogPage, of_job(visit.variables["job"], "/logPage"), **query)
 
@@ -103,21 +103,22 @@ async def _read_new_lines(visit: Visit, job: JobDescription) -> Mapping[str, Any
     return {"lines": rows, "over": is_whole and job.state in FINAL}
 
 
-def _row(line: LogLine, place: str = "") -> list[Any]:
-    """Return a line for the script, with clean text. `place`: the line's place, or "" to compute it."""
+def _row(line: LogLine, cursor: str = "") -> list[Any]:
+    """Return a line in the form that the script of the page expects, with clean text. `cursor`: the cursor of
+    the line, or "" to compute it."""
     return [
         line.at,
         line.task,
         line.severity,
         clean(line.message),
         f"{line.replica}/{line.attempt}/{line.n}",
-        place or _cursor(line),
+        cursor or _cursor(line),
         color_pieces(line.message),
     ]
 
 
 def _cursor(line: LogLine) -> str:
-    """Return the place of the line in the order of all lines, for `before` and `after` of `/lines`."""
+    """Return the cursor of a line, its position among all lines, for `before` and `after` of `/lines`."""
     replica = SERVICE if line.task == SERVICE_TASK else ReplicaId.parse(line.replica)
     return str(LogCursor(nanos(line.at), replica, line.attempt, line.n))
 

@@ -36,12 +36,12 @@ async def page(visit: Visit, made: IssuedToken | None = None) -> View:
     return View("Team", "team.html", values, place="team")
 
 
-async def give(visit: Visit) -> Response:
+async def grant_role(visit: Visit) -> Response:
     """`POST /team/roles`: grant a role. Raises CallRejected."""
     return await _change(visit, remove=False)
 
 
-async def take(visit: Visit) -> Response:
+async def revoke_role(visit: Visit) -> Response:
     """`POST /team/roles/remove`: revoke a role. Raises CallRejected."""
     return await _change(visit, remove=True)
 

@@ -95,7 +95,7 @@ async def test_forged_or_expired_openid_state_is_rejected(
     other = SigningIn(
         service.issuers, service.keeper, b"another key, which no service has", "", service.now
     )
-    forged = state_of(await other.begin("Corp", "/", ""))
+    forged = state_of(await other.start("Corp", "/", ""))
     for state in (forged, "", state_of(location)[:-2], f"{state_of(location)}x"):
         assert (await return_from_issuer(Browser(service), state, code)).status == 401
     service.clock += 601 * 10**9

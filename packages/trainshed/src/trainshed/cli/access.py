@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 from trainshed.cli.commands import Group
-from trainshed.cli.connection import Endpoint, project_of, takes_endpoint, takes_project
+from trainshed.cli.connection import Endpoint, endpoint_options, project_of, project_option
 from trainshed.wire.trainshed_v1.access import Grant, IssuedToken, StoredSecret
 from trainshed.wire.trainshed_v1.record import read
 
-_takes_project = takes_project("Project of the role; - means all projects.")
+_role_project_option = project_option("Project of the role; - means all projects.")
 
 
 @click.group(cls=Group)
@@ -28,12 +28,12 @@ def tokens() -> None:
 @tokens.command(short_help="Create a token, and show it once.")
 @click.argument("email")
 @click.option("--role", metavar="ROLE", default="", help="Also grant this role to EMAIL.")
-@_takes_project
+@_role_project_option
 @click.option(
     "--days", type=click.FloatRange(0), default=0, help="Validity in days. Default: until deleted."
 )
 @click.option("--note", metavar="TEXT", default="", help="Description of the token.")
-@takes_endpoint
+@endpoint_options
 def create(endpoint: Endpoint, *, email: str, role: str, days: float, note: str) -> None:
     """Create a token for EMAIL, a user or a service account, and print it. The service stores only its hash,
     so the token cannot be shown again.
@@ -60,9 +60,9 @@ def create(endpoint: Endpoint, *, email: str, role: str, days: float, note: str)
 @click.command()
 @click.argument("member")
 @click.argument("role")
-@_takes_project
+@_role_project_option
 @click.option("--remove", is_flag=True, help="Revoke the role.")
-@takes_endpoint
+@endpoint_options
 def iam(endpoint: Endpoint, *, member: str, role: str, remove: bool) -> None:
     """Grant the role ROLE, such as roles/aiplatform.user, to MEMBER in a project. MEMBER is user:EMAIL,
     serviceAccount:EMAIL or group:NAME. List all grants with trainshed list grants.
@@ -101,8 +101,8 @@ def secrets() -> None:
     metavar="VAR",
     help="Read the value from the environment variable VAR.",
 )
-@takes_project("Project of the secrets.")
-@takes_endpoint
+@project_option("Project of the secrets.")
+@endpoint_options
 def set_(
     endpoint: Endpoint, *, name: str, rest: tuple[str, ...], file: Path | None, variable: str | None
 ) -> None:

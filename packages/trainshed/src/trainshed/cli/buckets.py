@@ -14,8 +14,8 @@ import click
 
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Group
-from trainshed.cli.connection import Endpoint, project_of, takes_endpoint, takes_project
-from trainshed.cli.output import print_data, takes_form
+from trainshed.cli.connection import Endpoint, endpoint_options, project_of, project_option
+from trainshed.cli.output import format_option, print_data
 from trainshed.cli.text.colours import plain
 from trainshed.cli.text.moments import counted, local_moment, parse_moment, size
 from trainshed.cli.text.tables import Field, table_of
@@ -66,9 +66,9 @@ command.default = "ls"
 @command.command()
 @click.argument("place", required=False, metavar="[gs://BUCKET[/DIR]]")
 @click.option("-r", "--recursive", is_flag=True, help="List all objects below the directory.")
-@takes_project("Project of the buckets.")
-@takes_form
-@takes_endpoint
+@project_option("Project of the buckets.")
+@format_option
+@endpoint_options
 def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> None:
     """List buckets, or the contents of a bucket or directory."""
     storage = endpoint.storage_client()
@@ -106,7 +106,7 @@ def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> 
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("target")
 @click.option("-r", "--recursive", is_flag=True, help="Copy all objects below SOURCE into TARGET.")
-@takes_endpoint
+@endpoint_options
 def cp(endpoint: Endpoint, *, sources: tuple[str, ...], target: str, recursive: bool) -> None:
     """Copy objects between this machine and a bucket, or between buckets.
 
@@ -128,7 +128,7 @@ def cp(endpoint: Endpoint, *, sources: tuple[str, ...], target: str, recursive: 
 @command.command()
 @click.argument("places", nargs=-1, required=True, metavar="gs://BUCKET/NAME...")
 @click.option("-r", "--recursive", is_flag=True, help="Delete all objects below the name.")
-@takes_endpoint
+@endpoint_options
 def rm(endpoint: Endpoint, *, places: tuple[str, ...], recursive: bool) -> None:
     """Delete objects; with -r all objects below a name. Buckets are not deleted."""
     storage = endpoint.storage_client()

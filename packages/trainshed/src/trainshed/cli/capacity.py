@@ -9,7 +9,7 @@ import click
 
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Group
-from trainshed.cli.connection import Endpoint, place_of, takes_endpoint, takes_place
+from trainshed.cli.connection import Endpoint, endpoint_options, place_of, place_options
 from trainshed.cli.resources import number
 from trainshed.cli.text.moments import counted
 from trainshed.core.capacity import NodeCondition
@@ -32,7 +32,7 @@ def nodes() -> None:
 @click.option("--reason", metavar="TEXT", default="", help="Reason shown to the jobs on the node.")
 @click.option("--wait", is_flag=True, help="Wait until nothing runs on the node.")
 @click.option("--undo", is_flag=True, help="Allow new work on the node again.")
-@takes_endpoint
+@endpoint_options
 def drain(endpoint: Endpoint, *, node: str, reason: str, wait: bool, undo: bool) -> None:
     """Drain NODE for maintenance: it accepts no new work, and its replicas are stopped. The replicas receive
     SIGTERM, have their grace period, and restart on other nodes."""
@@ -122,14 +122,14 @@ def quotas() -> None:
 )
 @click.argument("metric")
 @click.argument("limit", callback=_limit)
-@takes_place("quota")
+@place_options("quota")
 @click.option(
     "--user",
     metavar="EMAIL",
     default="",
     help="Limit one user, or `each`: every user without a limit of their own.",
 )
-@takes_endpoint
+@endpoint_options
 def set_(endpoint: Endpoint, *, metric: str, limit: float | str, user: str) -> None:
     """Limit the use of METRIC by jobs to LIMIT: a number, or `unlimited`.
 

@@ -76,8 +76,8 @@ class Client:
         self.raw = raw
 
     def update_address(self) -> None:
-        """Use the current address of the service if it can be found. Raises Unreachable if no service
-        runs."""
+        """Find the service again, and use its current address. Without the argument `find_address`, do
+        nothing. Raises Unreachable if no service runs."""
         if self._find_address is not None:
             self.address = self._find_address().rstrip("/")
 
@@ -173,7 +173,8 @@ class Client:
             except (BrokenPipeError, ConnectionResetError):
                 if content is None or connection.sock is None:
                     raise
-                # The service may have rejected the request already. Then the response contains the reason.
+                # The service may have rejected the request before it received the whole body. Then the
+                # response contains the reason.
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as failure:
             connection.close()

@@ -112,7 +112,7 @@ _SHARED_OPTIONS = frozenset(
 """Options that most commands have. Each option has a value."""
 _HELP = frozenset({"-h", "--help", "--version"})
 VERBS = ("list", "describe", "delete")
-"""Commands that have a kind of thing as an argument."""
+"""Commands whose first argument is a kind of resource, such as `models`."""
 
 
 class Group(click.Group):
@@ -173,9 +173,9 @@ def verb_first(
 ) -> list[str]:
     """Convert the words `KIND VERB …` to `VERB KIND …`. Return other words unchanged.
 
-    `commands`: the commands of the group. A kind among them has its own subcommands. `default`: the verb to
-    insert if the words contain none, or None. Raises click.UsageError if a kind is followed by an unknown
-    word.
+    `commands`: the commands of the group. If a kind is also the name of a command, such as `nodes`, words
+    that do not start with one of `VERBS` remain unchanged. `default`: the verb to insert if the words contain
+    none, or None. Raises click.UsageError if a kind is followed by an unknown word.
     """
     if not args or args[0] not in KINDS:
         return [*args]
@@ -193,8 +193,8 @@ def verb_first(
 
 
 def command_first(args: Sequence[str], commands: Container[str], default: str | None) -> list[str]:
-    """Move the command before the shared options. Return words without a command unchanged, unless there is a
-    default. `default`: the command to insert if the words contain none, or None."""
+    """Move the command before the shared options, because click expects the command first. If the words
+    contain no command, insert `default`. Without a default, return the words unchanged."""
     end = 0
     while end < len(args):
         word = args[end]

@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 _START = "Start one: trainshed up"
 PROJECT, REGION = "trainshed.project", "trainshed.region"
-"""Keys of a command's context. Their values come from `takes_project` and `takes_place`."""
+"""Keys of a command's context. Their values come from `project_option` and `place_options`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +170,11 @@ def _start_at(data: Path) -> str:
     return f"{_START}{data_option(data)}"
 
 
-def takes_endpoint(command: Callable[..., R]) -> Callable[..., R]:
+def endpoint_options(command: Callable[..., R]) -> Callable[..., R]:
     """Add --url, --token, --ca and --data to a command. The decorator passes the selected service as the
     command's first argument."""
 
-    @takes_service
+    @service_options
     @functools.wraps(command)
     def connected(service: Callable[[], Endpoint], *args: Any, **options: Any) -> R:
         return command(service(), *args, **options)
@@ -182,11 +182,11 @@ def takes_endpoint(command: Callable[..., R]) -> Callable[..., R]:
     return connected
 
 
-def takes_service(command: Callable[..., R]) -> Callable[..., R]:
+def service_options(command: Callable[..., R]) -> Callable[..., R]:
     """Add --url, --token, --ca and --data to a command that may run without a service. The decorator passes a
     function that returns the selected service."""
 
-    @takes_address
+    @connection_options
     @functools.wraps(command)
     def finding(
         *args: Any,
@@ -208,9 +208,9 @@ def takes_service(command: Callable[..., R]) -> Callable[..., R]:
     return finding
 
 
-def takes_address(command: Callable[..., R]) -> Callable[..., R]:
+def connection_options(command: Callable[..., R]) -> Callable[..., R]:
     """Add --url, --token, --ca and --data to a command. The decorator passes their values."""
-    takes_url = click.option(
+    url_option = click.option(
         "--url", metavar="URL", help="Address of the service, such as http://host:8080."
     )
     known = click.option(
@@ -224,12 +224,13 @@ def takes_address(command: Callable[..., R]) -> Callable[..., R]:
         type=click.Path(path_type=Path),
         help="Data directory of a local service. Default: $TRAINSHED_DATA or ~/.trainshed.",
     )
-    return takes_url(known(trusted(directory(command))))
+    return url_option(known(trusted(directory(command))))
 
 
 def require_local_service(endpoint: Endpoint, url: str, command: str) -> None:
-    """Raise click.UsageError unless --url is the address of the service of the data directory. Use it if
-    `command` needs the service's files or process."""
+    """Raise click.UsageError if --url is the address of another service than that of the data directory.
+    Commands that need the service's files or its process call this function. `command`: the command, for the
+    error."""
     if _address(url) != _address(endpoint.rest):
         raise click.UsageError(
             "This command must run on the machine of the service. The service with its data in "
@@ -284,15 +285,15 @@ def project_of(endpoint: Endpoint) -> str:
     return endpoint.project or with_defaults(endpoint).project
 
 
-def takes_project(text: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Add `--project` to a command that has `takes_endpoint`. `text`: the beginning of the help text."""
+def project_option(text: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Add `--project` to a command that has `endpoint_options`. `text`: the beginning of the help text."""
     return _context_option("project", text)
 
 
-def takes_place(what: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Add `--project` and `--region` to a command that has `takes_endpoint`. `what`: the kind of thing that
+def place_options(what: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Add `--project` and `--region` to a command that has `endpoint_options`. `what`: the kind of thing that
     they locate, for the help text."""
-    project = takes_project(f"Project of the {what}.")
+    project = project_option(f"Project of the {what}.")
     region = _context_option("region", f"Region of the {what}.")
     return lambda command: project(region(command))
 

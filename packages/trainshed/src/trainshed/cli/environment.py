@@ -13,7 +13,7 @@ import click
 
 from trainshed.access.account_tokens import is_google_access_token
 from trainshed.buckets.callers import PATH, address_with_key
-from trainshed.cli.connection import Endpoint, find_here, takes_address, with_defaults
+from trainshed.cli.connection import Endpoint, connection_options, find_here, with_defaults
 from trainshed.cli.output import output_format, print_data
 
 _GCLOUD_APIS = (
@@ -53,8 +53,8 @@ _NOTES = """\
 # Cloud Storage       google.cloud.storage.Client(); gsutil as it is:  gsutil ls
 # Other gRPC clients  need no change: the roots file contains public roots and this service's
 """
-# Shown before REST if the service has gRPC: over REST, the SDK treats every response with status 409 as a
-# Conflict.
+# Printed before the example for REST if the service has gRPC. Over REST, the SDK converts every response with
+# status 409 to the exception Conflict. Over gRPC, it distinguishes the errors.
 _SDK_BY_GRPC = """\
 # Vertex AI SDK       aiplatform.init(api_endpoint=os.environ["TRAINSHED_GRPC_ENDPOINT"],
 #                                     api_transport="grpc")
@@ -134,7 +134,7 @@ def setting(values: Mapping[str, str | None]) -> Iterator[str]:
 )
 @click.option("--unset", is_flag=True, help="Print commands that unset the variables.")
 @output_format("text", "Output as commands of a shell, or the variables as JSON or YAML.")
-@takes_address
+@connection_options
 def command(
     *,
     url: str | None,

@@ -5,16 +5,16 @@ import webbrowser
 import click
 
 from trainshed.cli.client import RequestError
-from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.references import find_job, job_path, takes_jobs
+from trainshed.cli.connection import Endpoint, endpoint_options
+from trainshed.cli.jobs.references import find_job, job_path, jobs_argument
 from trainshed.wire.trainshed_v1.jobs import ViewLink
 from trainshed.wire.trainshed_v1.record import read
 
 
 @click.command(short_help="Open TensorBoard for the event files of jobs.")
-@takes_jobs
+@jobs_argument
 @click.option("--open", "opens", is_flag=True, help="Open the link in a browser.")
-@takes_endpoint
+@endpoint_options
 def tensorboard(endpoint: Endpoint, job: tuple[str, ...], *, opens: bool) -> None:
     """Print the link to TensorBoard for the event files of one job or more.
 
@@ -31,7 +31,7 @@ def tensorboard(endpoint: Endpoint, job: tuple[str, ...], *, opens: bool) -> Non
 
 @click.command(short_help="Print a link that opens the web console.")
 @click.option("--open", "opens", is_flag=True, help="Open the link in a browser.")
-@takes_endpoint
+@endpoint_options
 def console(endpoint: Endpoint, *, opens: bool) -> None:
     """Print a link that signs a browser in to the console of the service. The link works once, within 15
     minutes, with the rights of the token that this command uses."""

@@ -8,7 +8,13 @@ from typing import Any
 
 import click
 
-from trainshed.cli.connection import Endpoint, place_of, takes_endpoint, takes_place, takes_service
+from trainshed.cli.connection import (
+    Endpoint,
+    endpoint_options,
+    place_of,
+    place_options,
+    service_options,
+)
 from trainshed.cli.jobs.references import find_job
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data, terminal_width, yaml_text
@@ -18,7 +24,8 @@ from trainshed.cli.text.tables import table_of
 
 
 class _KindName(click.ParamType[Kind]):
-    """Converts the name of a kind, plural or singular. `fits`: returns whether the command accepts a kind."""
+    """A click parameter type. It converts the name of a kind of resource, plural or singular, to the kind.
+    `fits`: returns whether the command accepts a kind."""
 
     name = "kind"
 
@@ -40,7 +47,7 @@ class _KindName(click.ParamType[Kind]):
         )
 
 
-_takes_place = takes_place("things")
+_takes_place = place_options("things")
 
 
 @click.command(
@@ -61,7 +68,7 @@ _takes_place = takes_place("things")
 @output_format(
     "table", "Output as a table, as JSON (a line each: jsonl), YAML or CSV.", more=("jsonl", "csv")
 )
-@takes_service
+@service_options
 def list_(
     service: Callable[[], Endpoint],
     *,
@@ -110,7 +117,7 @@ def list_(
 @click.argument("name")
 @_takes_place
 @output_format("text", "Output as text, which is YAML, or as JSON or YAML for programs.")
-@takes_service
+@service_options
 def describe(service: Callable[[], Endpoint], *, kind: Kind, name: str, form: str) -> None:
     """Show all details of NAME, a thing of a KIND. NAME is an ID, a full name or a display name. `trainshed
     KIND describe NAME` is the same.
@@ -141,7 +148,7 @@ def describe(service: Callable[[], Endpoint], *, kind: Kind, name: str, form: st
 @click.argument("kind", type=_KindName(lambda kind: kind.delete_path))
 @click.argument("name", nargs=-1, required=True)
 @_takes_place
-@takes_endpoint
+@endpoint_options
 def delete(endpoint: Endpoint, *, kind: Kind, name: tuple[str, ...]) -> None:
     """Delete the things NAME of a KIND: datasets, models, secrets, studies or tokens. `trainshed KIND delete
     NAME` is the same.

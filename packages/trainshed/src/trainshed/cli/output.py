@@ -37,7 +37,7 @@ def output_format(
     )
 
 
-takes_form = output_format("table", "Output as a table, or as JSON or YAML for programs.")
+format_option = output_format("table", "Output as a table, or as JSON or YAML for programs.")
 """Decorator of a command with a parameter `form`: "table" or "json"."""
 
 
@@ -46,7 +46,8 @@ _MIN_SHOWN_SIZE = 8 << 20
 
 
 def show_progress(name: str, size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield chunks with `size` bytes in total. On a terminal, show the progress of large transfers."""
+    """Yield the chunks of a transfer unchanged. If the transfer is large, show its progress on a terminal.
+    `size`: bytes of all chunks together."""
     hidden = size < _MIN_SHOWN_SIZE or not sys.stderr.isatty()
     label = f"{plain(name)[-40:]}, {amount(size)}"
     with click.progressbar(length=size, label=label, file=sys.stderr, hidden=hidden) as bar:

@@ -80,7 +80,8 @@ def _first_line(descriptor: int) -> bytes:
 
 
 def _runs(data: Path) -> bool:
-    """Return whether another service already runs and writes to the same file."""
+    """Return whether a service with this data directory already runs. It also writes to the file with the
+    output."""
     try:
         return bool(local(data).pid)
     except click.ClickException:

@@ -20,11 +20,11 @@ import click
 from trainshed.cli.client import Client, RequestError, Unreachable
 from trainshed.cli.connection import (
     Endpoint,
+    connection_options,
     data_directory,
+    endpoint_options,
     local,
     require_local_service,
-    takes_address,
-    takes_endpoint,
 )
 from trainshed.cli.jobs.references import job_path, live_jobs
 from trainshed.cli.jobs.views import JobView
@@ -59,7 +59,7 @@ _RELEASE_TIMEOUT = 60.0
 @click.option(
     "--release", is_flag=True, help="Release cluster allocations left behind by a stopped service."
 )
-@takes_address
+@connection_options
 def down(
     *,
     release: bool,
@@ -221,7 +221,7 @@ def _wait_until_finished(
 
 @click.command()
 @output_format("text", "Output as text, or as JSON or YAML for programs.")
-@takes_endpoint
+@endpoint_options
 @click.pass_obj
 def status(now: Callable[[], Nanos], endpoint: Endpoint, form: str) -> None:
     """Show the address, start and jobs of the service. Exits with 1 if no service responds."""

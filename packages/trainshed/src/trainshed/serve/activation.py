@@ -44,7 +44,7 @@ class PassedSockets:
                     f"({failure}). Use ListenStream= with ports, and Accept=no, in trainshed.socket."
                 ) from None
 
-    def take(self, port: int, host: str) -> socket.socket | None:
+    def pop(self, port: int, host: str) -> socket.socket | None:
         """Return the socket that systemd has passed for a port, or None. `host`: the address in the settings
         to listen on. Raises ActivationUnusable if other machines could reach a port that only this machine
         may use."""

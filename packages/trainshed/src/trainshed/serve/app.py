@@ -70,8 +70,8 @@ from trainshed.store.points import POINTS, PointFiles
 from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.telemetry.meters import LagMeter, Meters
 
-_ANY_NUMBER = 1 << 30
-"""The limit of concurrent replicas if a cluster applies its own limit."""
+_UNLIMITED_REPLICAS = 1 << 30
+"""Used as the limit of concurrent replicas if a cluster applies its own limit."""
 
 
 class _Basics(Struct, frozen=True):
@@ -134,7 +134,8 @@ class App:
         brought = (addition.tracking for addition in self.additions.values())
         tracking = next(filter(None, brought), None)
         self.suggesting = StudyOperations(store.studies, self.advisor, basics.notices, now)
-        # Exports have their own processes, so that many exports do not delay the splits of jobs.
+        # Exports have their own processes. Jobs wait for the splits of their datasets, and many exports must
+        # not delay the splits.
         writing = SplitProcesses(bootstrap.bucket_socket.resolve())
         self.exports = ExportWorker(store.studies, writing, basics.notices, now)
         password = os.environ.get("TRAINSHED_SMTP_PASSWORD", "")
@@ -177,7 +178,7 @@ def _api_settings(settings: Settings, address: str) -> ApiSettings:
         notify=tuple(table.name for table in settings.notify),
         data=str(settings.data),
         retention_jobs=settings.retention_jobs,
-        queue=settings.engine.title() if settings.is_handed_down else "",
+        queue=settings.engine.title() if settings.has_cluster_queue else "",
     )
 
 
@@ -304,7 +305,9 @@ def _build_controller(
         ),
         scheduling=Policy(
             strict=settings.strict,
-            max_replicas=_ANY_NUMBER if settings.is_handed_down else settings.max_replicas,
+            max_replicas=_UNLIMITED_REPLICAS
+            if settings.has_cluster_queue
+            else settings.max_replicas,
             memory_cap=memory_cap,
             half_life=round(settings.half_life * 86400e9),
             memory_overhead=engine.memory_beside if isinstance(engine, TakesMemory) else 0,

@@ -153,7 +153,9 @@ def _certify(settings: Settings) -> Certificates:
                 served = certificates.provided_certificates(chain, key, directory)
             else:
                 further = parse_list(settings.allowed_hosts)
-                served = certificates.own(directory, settings.host, now, further)
+                served = certificates.prepare_own_certificates(
+                    directory, settings.host, now, further
+                )
             certificates.prepare_interception(settings.data, now, os.environ)
         except CertificatesUnusable as failure:
             raise ServiceStartFailed(str(failure)) from failure

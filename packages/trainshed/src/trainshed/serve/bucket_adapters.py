@@ -202,7 +202,8 @@ def find_log_directory(store: ObjectStore, wanted: LogDirectory) -> ShownDirecto
 
 
 def path_below(name: str) -> tuple[str, ...]:
-    """Return the names of the directories on the way to `name` in a bucket's tree."""
+    """Return the encoded names of the directories that lead from the root of a bucket to the directory
+    `name`."""
     return tuple(map(encode_segment, name.split("/"))) if name else ()
 
 

@@ -77,7 +77,9 @@ def provided_certificates(chain: Path, key: Path, directory: Path) -> Certificat
     return made
 
 
-def own(directory: Path, host: str, now: float, further: tuple[str, ...] = ()) -> Certificates:
+def prepare_own_certificates(
+    directory: Path, host: str, now: float, further: tuple[str, ...] = ()
+) -> Certificates:
     """Return certificates of the service's own authority in `directory`, created or renewed if necessary.
     Raises CertificatesUnusable.
 
@@ -90,7 +92,7 @@ def own(directory: Path, host: str, now: float, further: tuple[str, ...] = ()) -
     own_names = ("localhost", "127.0.0.1", "::1", socket.gethostname())
     names = (*own_names, *(() if is_wildcard else (host,)), *further)
     usable = dict.fromkeys(name for name in names if name.isascii() and name and name != "*")
-    made = signed(directory, _SERVER, tuple(usable), now)
+    made = issue_certificate(directory, _SERVER, tuple(usable), now)
     _write_roots(made)
     return made
 
@@ -100,7 +102,9 @@ def server_files(directory: Path) -> tuple[Path, Path]:
     return directory / f"{_SERVER}.pem", directory / f"{_SERVER}.key"
 
 
-def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Certificates:
+def issue_certificate(
+    directory: Path, name: str, names: tuple[str, ...], now: float
+) -> Certificates:
     """Return a certificate signed by the service's own authority, created or renewed if necessary. It is in
     files `name` in `directory`. Raises CertificatesUnusable."""
     files = _files_of(directory / f"{name}.pem")
@@ -239,7 +243,7 @@ def prepare_interception(data: Path, now: float, environ: Mapping[str, str]) -> 
     """
     interception = interception_files(data)
     names = (*regions.STORAGE, "*.storage.googleapis.com", *regions.apis())
-    storage = signed(data / "tls", "storage", names, now)
+    storage = issue_certificate(data / "tls", "storage", names, now)
     _write_if_changed(
         interception.certificate, storage.key.read_text() + storage.chain.read_text(), 0o600
     )

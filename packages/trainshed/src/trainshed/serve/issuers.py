@@ -52,7 +52,7 @@ _MAX_REQUESTS: Final = 8
 """Maximum number of concurrent requests about access tokens."""
 _ANSWER_LIFETIME: Final = 180.0
 """Seconds for which a response about an access token is valid."""
-_FACTS_LIFETIME: Final = 3600.0
+_METADATA_LIFETIME: Final = 3600.0
 """Seconds after which an issuer's published metadata and keys are read again."""
 _RETRY_INTERVAL: Final = 30.0
 """Minimum seconds before data of an issuer are read again after an unknown key, which any caller can send, or
@@ -63,8 +63,9 @@ _MAX_ANSWER_BYTES: Final = 1 << 18
 _TOKENINFO: Final = "https://oauth2.googleapis.com/tokeninfo"
 
 
-class _Facts(Struct, frozen=True):
-    """The published metadata of an issuer. `at`: the time of the read (seconds of the monotonic clock)."""
+class _IssuerMetadata(Struct, frozen=True):
+    """The published metadata and signing keys of an issuer. `at`: the time of the read (seconds of the
+    monotonic clock)."""
 
     metadata: Mapping[str, Any]
     keys: "KeySet"
@@ -84,7 +85,7 @@ class Issuers:
         self._by_url = {issuer.issuer: issuer for issuer in issuers}
         self._keeper = keeper
         self._now = now
-        self._facts: dict[str, _Facts] = {}
+        self._metadata: dict[str, _IssuerMetadata] = {}
         #: When an issuer last failed to respond (seconds of the monotonic clock), and the reason.
         self._failures: dict[str, tuple[float, str]] = {}
         self._reading = defaultdict[str, asyncio.Lock](asyncio.Lock)
@@ -129,8 +130,8 @@ class Issuers:
         """Return the claims of an ID token at the end of a sign-in with a browser. Raises Unauthenticated,
         Unavailable."""
         now = self._seconds()
-        return await self._call_with_facts(
-            issuer, lambda facts: verify(token, facts.keys, issuer, now, nonce)
+        return await self._call_with_metadata(
+            issuer, lambda metadata: verify(token, metadata.keys, issuer, now, nonce)
         )
 
     async def forget(self) -> None:
@@ -146,7 +147,7 @@ class Issuers:
         if is_google_access_token(token):
             bearer = await self._bearer_of_access_token(token, issuer)
         else:
-            bearer = await self._call_with_facts(issuer, lambda facts: facts.bearer(token))
+            bearer = await self._call_with_metadata(issuer, lambda metadata: metadata.bearer(token))
         if bearer.expires <= self._seconds():
             raise Unauthenticated("The token has expired. Get a new one from the issuer.")
         # Keep only groups with roles: links contain the bearer, and unused groups would make them long.
@@ -188,37 +189,37 @@ class Issuers:
             del self._answers[min(self._answers, key=lambda known: self._answers[known][0])]
         self._answers[digest] = time.monotonic() + span, holder
 
-    async def _call_with_facts(self, issuer: Issuer, read: Callable[[_Facts], T]) -> T:
-        """Call `read` with the facts of an issuer, and return its result. If a key is unknown, read the facts
-        again, because issuers replace keys now and then."""
+    async def _call_with_metadata(self, issuer: Issuer, read: Callable[[_IssuerMetadata], T]) -> T:
+        """Call `read` with the OIDC metadata and the signing keys of an issuer, and return its result. If a
+        key is unknown, read the metadata and keys again, because issuers replace keys now and then."""
         try:
             return read(await self._read(issuer))
         except UnknownKey:
-            facts = await self._read(issuer, _RETRY_INTERVAL)
+            metadata = await self._read(issuer, _RETRY_INTERVAL)
         try:
-            return read(facts)
+            return read(metadata)
         except UnknownKey as error:
             raise Unauthenticated(str(error)) from None
 
-    async def _read(self, issuer: Issuer, age: float = _FACTS_LIFETIME) -> _Facts:
-        """Return an issuer's facts, at most `age` seconds old. If the issuer does not respond, return older
-        facts. Raises Unavailable if there are none."""
+    async def _read(self, issuer: Issuer, age: float = _METADATA_LIFETIME) -> _IssuerMetadata:
+        """Return an issuer's metadata and keys, at most `age` seconds old. If the issuer does not respond,
+        return an older copy. Raises Unavailable if no copy exists."""
         # Any caller can cause a read by sending an unknown key. Callers with a known key wait neither for
-        # this read nor for a refresh of old facts.
+        # this read nor for a refresh of old metadata.
         reading = self._reading[issuer.name]
-        is_old = age == _FACTS_LIFETIME and issuer.name in self._facts and reading.locked()
+        is_old = age == _METADATA_LIFETIME and issuer.name in self._metadata and reading.locked()
         if self._is_fresh(issuer, age) or is_old:
-            return self._facts[issuer.name]
+            return self._metadata[issuer.name]
         async with reading:
             if self._is_fresh(issuer, age):
-                return self._facts[issuer.name]
-            known, now = self._facts.get(issuer.name), time.monotonic()
+                return self._metadata[issuer.name]
+            known, now = self._metadata.get(issuer.name), time.monotonic()
             # Do not contact an issuer again immediately after it failed to respond. Other issuers are not
             # delayed.
             failure = self._failures.get(issuer.name)
             if failure is None or now - failure[0] >= _RETRY_INTERVAL:
                 try:
-                    self._facts[issuer.name] = read = await _read(issuer, self._seconds)
+                    self._metadata[issuer.name] = read = await _read(issuer, self._seconds)
                     return read
                 except Unavailable as error:
                     log.warning("%s", error)
@@ -228,14 +229,14 @@ class Issuers:
             return known
 
     def _is_fresh(self, issuer: Issuer, age: float) -> bool:
-        known = self._facts.get(issuer.name)
+        known = self._metadata.get(issuer.name)
         return known is not None and time.monotonic() - known.at < age
 
     def _seconds(self) -> int:
         return self._now() // 10**9
 
 
-async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
+async def _read(issuer: Issuer, now: Callable[[], int]) -> _IssuerMetadata:
     metadata = await _fetch_json(
         issuer, f"{issuer.issuer.rstrip('/')}/.well-known/openid-configuration"
     )
@@ -254,7 +255,7 @@ async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
     def bearer(id_token: str) -> Bearer:
         return bearer_of_id_token(id_token, keys, issuer, now())
 
-    return _Facts(metadata, keys, bearer, time.monotonic())
+    return _IssuerMetadata(metadata, keys, bearer, time.monotonic())
 
 
 async def _fetch_json(

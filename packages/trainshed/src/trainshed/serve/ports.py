@@ -18,19 +18,20 @@ class SystemdSockets:
     """The listening sockets that systemd holds for the service."""
 
     def __init__(self, settings: Settings, cleanup: contextlib.ExitStack) -> None:
-        """Raises ServiceStartFailed if systemd holds a socket that the service does not serve."""
+        """Adopt the listening sockets that systemd passes to the service. Raises ServiceStartFailed if the
+        service does not serve one of the sockets."""
         first, host = settings.port, settings.host
         plain, secure = settings.grpc_port or first + 2, settings.grpc_tls_port or first + 3
         try:
             sockets = PassedSockets(os.environ)
-            self.rest = sockets.take(first, host)
+            self.rest = sockets.pop(first, host)
             self.grpc = {
-                "plain": sockets.take(plain, _plain_host(host)),
-                "secure": sockets.take(secure, host),
+                "plain": sockets.pop(plain, _plain_host(host)),
+                "secure": sockets.pop(secure, host),
             }
             buckets = {
-                "plain": sockets.take(first + 1, host),
-                "secure": sockets.take(first + 4, host),
+                "plain": sockets.pop(first + 1, host),
+                "secure": sockets.pop(first + 4, host),
             }
             sockets.require_none((first, first + 1, plain, secure, first + 4))
         except ActivationUnusable as failure:

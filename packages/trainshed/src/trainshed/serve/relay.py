@@ -67,7 +67,7 @@ class Relay:
             async with asyncio.timeout(_PREFACE_TIMEOUT):
                 preface = await reader.readexactly(len(_PREFACE))
             if preface == _PREFACE and len(self._open) <= self._limit:
-                answers, server = await self._reach(writer.get_extra_info("peername"))
+                answers, server = await self._connect(writer.get_extra_info("peername"))
                 server.write(preface)
                 await first_of(
                     _pass(reader, server, calls.requests), _pass(answers, writer, calls.answers)
@@ -76,9 +76,9 @@ class Relay:
         del self._open[calls]
         writer.close()
 
-    async def _reach(self, caller: tuple[str, int] | None) -> tuple[StreamReader, StreamWriter]:
-        """Return a new connection to the server. Its local address contains the caller's address. Raises
-        OSError."""
+    async def _connect(self, caller: tuple[str, int] | None) -> tuple[StreamReader, StreamWriter]:
+        """Open a new connection to the gRPC server, and return it. Its local address contains the caller's
+        address. Raises OSError."""
         connection = socket.socket(socket.AF_UNIX)
         connection.setblocking(False)
         try:

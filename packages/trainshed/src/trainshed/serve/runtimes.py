@@ -9,7 +9,7 @@ import click
 from msgspec.structs import asdict
 
 from trainshed.cli.commands import Group
-from trainshed.cli.output import print_data, takes_form
+from trainshed.cli.output import format_option, print_data
 from trainshed.cli.text.colours import keep_colours
 from trainshed.cli.text.moments import TimeLimit, duration, gibibytes
 from trainshed.serve import clock
@@ -44,7 +44,7 @@ command.default = "list"
 
 @command.command("list")
 @click.argument("family", required=False, default="")
-@takes_form
+@format_option
 @_cache_options
 def list_(family: str, form: str, cache: Path | None, config: Path | None) -> None:
     """List families and versions with their Python, size and last use."""
@@ -101,7 +101,7 @@ def build(
     metavar="AGE",
     default="30d",
     show_default=True,
-    help="Remove files unused for this long: 30d, 12h, 0.",
+    help="Remove only files unused for at least this time: 30d, 12h; 0: all.",
 )
 @click.option(
     "--downloads", is_flag=True, help="Remove only the downloads. New builds then take longer."

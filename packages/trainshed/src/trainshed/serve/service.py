@@ -79,7 +79,7 @@ class Service:
         self._announce = announce
         self._stop_jobs = stop_jobs
         self._last_sign = last_sign
-        self._taken_over: list[Job] = []
+        self._adopted_jobs: list[Job] = []
         self._stopping = asyncio.Event()
         self._app = App(bootstrap, self._stopping)
         self._relays: list[Relay] = []
@@ -109,8 +109,8 @@ class Service:
 
     async def _serve(self) -> None:
         await self._app.controller.start()
-        await self._take_over()
-        await self._begin_work()
+        await self._record_absence()
+        await self._start_background_tasks()
         await self._bootstrap.issuers.forget()
         authenticate = self._bootstrap.issuers.authenticate
         settings = self._bootstrap.settings
@@ -148,7 +148,7 @@ class Service:
             await self._cancel_jobs()
         server.should_exit = True
         await asyncio.gather(serving, self._stop_grpc(grpc))
-        await self._end_work()
+        await self._stop_background_tasks()
         await self._app.advisor.close()
         if self._app.services.tracking is not None:
             await self._app.services.tracking.close()
@@ -203,8 +203,9 @@ class Service:
             await relay.start()
         return server
 
-    async def _begin_work(self) -> None:
-        """Start the background work."""
+    async def _start_background_tasks(self) -> None:
+        """Start the tasks that run next to the controller: suggestions for studies, exports, deletion of old
+        jobs, notifications, checks for idle jobs, and the search for interpreters."""
         await self._app.suggesting.start()
         await self._app.exports.start()
         self._app.retention.start()
@@ -214,9 +215,9 @@ class Service:
         self._watching.keep(self._bootstrap.access.write_uses, "noting which tokens are used")
         self._app.runtimes.search()
 
-    async def _end_work(self) -> None:
-        """Stop the background work and the controller. The outbox stops last, because the last commits of the
-        controller may still use it."""
+    async def _stop_background_tasks(self) -> None:
+        """Stop the background tasks and the controller. The outbox stops last, because the last commits of
+        the controller may still use it."""
         await self._watching.close()
         await self._bootstrap.access.flush()
         await self._app.idling.close()
@@ -262,15 +263,15 @@ class Service:
         # A link signs its reader in as the owner. It is shown only on a terminal, because a journal or a
         # container's log would store it.
         links = [link(owner) for link in pages] if sys.stderr.isatty() else []
-        taken = [f"{job.uid} {job.display_name}".rstrip() for job in self._taken_over]
+        taken = [f"{job.uid} {job.display_name}".rstrip() for job in self._adopted_jobs]
         self._announce({**document, "links": links, "has_pages": bool(pages), "taken_over": taken})
         tune_memory()
         self._app.lag.start()
 
-    async def _take_over(self) -> None:
-        """Add the absence of the service to the timelines of jobs with an attempt. The engine reports later
-        which of their programs survived."""
-        self._taken_over = [job for job in self._app.controller.running() if job.attempt]
+    async def _record_absence(self) -> None:
+        """Add an entry about the time without a service to the timeline of each job that has an attempt. The
+        engine reports later which programs of these jobs survived."""
+        self._adopted_jobs = [job for job in self._app.controller.running() if job.attempt]
         if not self._last_sign:
             return
         now = clock.now()
@@ -283,7 +284,7 @@ class Service:
             {"since": self._last_sign, "until": now},
         )
         await self._bootstrap.store.intake.add_timeline_entry(
-            [job.uid for job in self._taken_over], entry
+            [job.uid for job in self._adopted_jobs], entry
         )
 
     async def _cancel_jobs(self) -> None:

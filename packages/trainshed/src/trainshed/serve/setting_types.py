@@ -93,7 +93,7 @@ def _directory(text: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError:
         raise ValueError(
-            f"{text!r} begins with a user without a home directory; write an absolute path"
+            f"{text!r} cannot be expanded: the user after ~ has no home directory; write an absolute path"
         ) from None
 
 
@@ -166,7 +166,8 @@ def _pairs(text: str, types: Collection[str], number: str, what: str) -> Iterato
         kind, _, value = part.strip().partition("=")
         if kind not in types:
             raise ValueError(
-                f"{kind!r} is not a type of `trainshed list machine-types`.{closest(kind, types)}"
+                f"{kind!r} is not a known type; `trainshed list machine-types` lists the types."
+                f"{closest(kind, types)}"
             )
         if not re.fullmatch(number, value):
             raise ValueError(f"{part!r} is not of the form TYPE={what.upper()}")

@@ -122,7 +122,7 @@ class Settings(Struct, frozen=True):
     #: Maximum number of unfinished jobs that one job may create, including jobs created by those jobs; 0 =
     #: none.
     max_child_jobs: Count = 20
-    #: Which programs start warm, with their frameworks already imported, unless their jobs specify it.
+    #: Which programs start warm, with their frameworks already imported. A label of the job takes precedence.
     warm_starts: WarmStarts = "trials"
     #: Address of the service for browsers; None = the address to listen on.
     web_url: WebUrl | None = None
@@ -173,16 +173,17 @@ class Settings(Struct, frozen=True):
 
     @property
     def strict(self) -> bool:
-        bounded = self.engine in ("kubernetes", "slurm") and not self.is_handed_down
+        bounded = self.engine in ("kubernetes", "slurm") and not self.has_cluster_queue
         return (self.capacity or ("strict" if bounded else "relaxed")) == "strict"
 
     @property
-    def is_handed_down(self) -> bool:
-        """Return whether a cluster's queue, instead of the service's own, assigns nodes to jobs."""
-        return (self.engine, engine_settings(self).get("queue")) in _HANDED_DOWN
+    def has_cluster_queue(self) -> bool:
+        """Return whether the queue of a cluster assigns nodes to jobs. Otherwise, the service's own scheduler
+        does."""
+        return (self.engine, engine_settings(self).get("queue")) in _CLUSTER_QUEUES
 
 
-_HANDED_DOWN = {("slurm", "slurm"): "Slurm", ("kubernetes", "kueue"): "Kueue"}
+_CLUSTER_QUEUES = {("slurm", "slurm"): "Slurm", ("kubernetes", "kueue"): "Kueue"}
 """The scheduler that assigns nodes instead of the service, by engine and the engine's setting `queue`."""
 LOCAL_ENGINE = ("nodes", "node_cpus", "node_memory", "node_accelerators")
 """Settings of the local engine."""
@@ -231,7 +232,8 @@ def load(config: Path | None, overrides: dict[str, Any], *, to_serve: bool = Fal
         raise SettingsError(cause)
     return replace(
         settings,
-        data=settings.data.resolve(),  # A directory mounted over a link differs from the target of the link.
+        # Resolve links, because a directory that is mounted over a link differs from the link's target.
+        data=settings.data.resolve(),
         cache=settings.cache.resolve(),
         tls_cert=_absolute(settings.tls_cert),
         tls_key=_absolute(settings.tls_key),
@@ -283,15 +285,15 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     if any(table.mail for table in settings.notify) and not settings.smtp:
         yield "[[notify]] has mail addresses, but there is no mail server; set smtp"
     engine, table = settings.engine, engine_settings(settings)
-    if settings.is_handed_down and settings.strict:
+    if settings.has_cluster_queue and settings.strict:
         queue = table["queue"]
         yield (
             f'capacity = "strict" makes the service choose nodes, but [engines.{engine}] queue = "{queue}" '
-            f"makes {_HANDED_DOWN[engine, queue]} choose them; remove one of these settings"
+            f"makes {_CLUSTER_QUEUES[engine, queue]} choose them; remove one of these settings"
         )
     elif engine == "slurm" and "machines" in table and not settings.strict:
         others = 'capacity = "relaxed" runs jobs anywhere'
-        if settings.is_handed_down:
+        if settings.has_cluster_queue:
             others = 'queue = "slurm" makes Slurm choose nodes'
         yield (
             f"[engines.slurm] machines assigns jobs to nodes, but {others}; remove one of these settings"

@@ -9,19 +9,19 @@ import click
 
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Group, add_lazily
-from trainshed.cli.connection import Endpoint, project_of, takes_endpoint, takes_project
+from trainshed.cli.connection import Endpoint, endpoint_options, project_of, project_option
 from trainshed.cli.jobs.describe import description, timeline_lines
 from trainshed.cli.jobs.follow import OutageWaiter
 from trainshed.cli.jobs.references import (
     EVERY_PROJECT,
     find_job,
+    job_argument,
     job_path,
+    jobs_argument,
     list_jobs,
-    takes_job,
-    takes_jobs,
 )
 from trainshed.cli.jobs.views import JobView
-from trainshed.cli.output import output_format, print_data, takes_form, terminal_width
+from trainshed.cli.output import format_option, output_format, print_data, terminal_width
 from trainshed.cli.text.colours import state_colour
 from trainshed.cli.text.moments import TimeLimit, short_moment, since
 from trainshed.cli.text.tables import Field, table_of
@@ -101,8 +101,8 @@ _ORDERS: Final[dict[str, Callable[[JobView, Nanos], Any]]] = {
 @click.option(
     "--sort", type=click.Choice(list(_ORDERS)), help="Sort the shown jobs by this column."
 )
-@takes_form
-@takes_endpoint
+@format_option
+@endpoint_options
 @click.pass_obj
 def list_(
     now: Callable[[], Nanos],
@@ -144,9 +144,9 @@ def list_(
 
 
 @command.command(short_help="Show all details of a job: state, waiting, failure, replicas.")
-@takes_job
-@takes_form
-@takes_endpoint
+@job_argument
+@format_option
+@endpoint_options
 @click.pass_obj
 def describe(now: Callable[[], Nanos], endpoint: Endpoint, job: str, form: str) -> None:
     """Show all details of a job: state, reason why it waits or failed, replicas, restarts, trials."""
@@ -161,9 +161,9 @@ def describe(now: Callable[[], Nanos], endpoint: Endpoint, job: str, form: str) 
 
 
 @command.command()
-@takes_job
-@takes_form
-@takes_endpoint
+@job_argument
+@format_option
+@endpoint_options
 def timeline(endpoint: Endpoint, job: str, form: str) -> None:
     """Show the events of a job, with their times and causes."""
     client = endpoint.client(raw=form == "json")
@@ -180,8 +180,8 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
 @click.argument("job", nargs=-1)
 @click.option("--user", metavar="EMAIL", help="Cancel all jobs of this user.")
 @click.option("--all", "every", is_flag=True, help="Cancel all jobs of the project.")
-@takes_project("Project of the jobs; - with --user means all projects.")
-@takes_endpoint
+@project_option("Project of the jobs; - with --user means all projects.")
+@endpoint_options
 def cancel(endpoint: Endpoint, *, job: tuple[str, ...], user: str | None, every: bool) -> None:
     """Cancel one or more jobs, or all jobs of a user or a project. If one job cannot be cancelled, the others
     are still cancelled."""
@@ -236,7 +236,7 @@ _EXIT_STATUS = {JobState.SUCCEEDED: 0, JobState.FAILED: 1, JobState.CANCELLED: 2
 
 
 @command.command()
-@takes_jobs
+@jobs_argument
 @click.option(
     "--timeout",
     type=TimeLimit(),
@@ -244,7 +244,7 @@ _EXIT_STATUS = {JobState.SUCCEEDED: 0, JobState.FAILED: 1, JobState.CANCELLED: 2
     help="Stop waiting after this time, such as 45s or 2h.",
 )
 @output_format("text", "Output as text, or the finished jobs as JSON or YAML for programs.")
-@takes_endpoint
+@endpoint_options
 def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: str) -> None:
     """Wait until jobs finish, and print the final state of each.
 
@@ -294,8 +294,8 @@ def _wait_for_end(
 
 
 @command.command()
-@takes_jobs
-@takes_endpoint
+@jobs_argument
+@endpoint_options
 def delete(endpoint: Endpoint, *, job: tuple[str, ...]) -> None:
     """Delete finished jobs, with their logs, curves and autopsies. Their files in buckets are not deleted. If
     one job cannot be deleted, the others are still deleted."""

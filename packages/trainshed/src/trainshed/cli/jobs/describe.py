@@ -232,7 +232,8 @@ def _failure_lines(failure: Failure, message: str) -> Iterator[str]:
 
 
 def _autopsy_lines(job: JobView) -> Iterator[str]:
-    """Yield the replicas that have an autopsy, and the commands that open the autopsies."""
+    """Yield the failed replicas whose files are kept (autopsies), and the commands that open a shell in these
+    files."""
     autopsies = job.autopsies or ()
     latest = max((autopsy.attempt for autopsy in autopsies), default=0)
     kept = [autopsy for autopsy in autopsies if autopsy.attempt == latest]

@@ -6,9 +6,9 @@ import time
 import click
 
 from trainshed.cli.client import Client
-from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.connection import Endpoint, endpoint_options
 from trainshed.cli.jobs.follow import Entries
-from trainshed.cli.jobs.references import find_job, job_path, takes_job
+from trainshed.cli.jobs.references import find_job, job_argument, job_path
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.jobs.watch import timeline_line
 from trainshed.cli.output import output_format, print_data
@@ -23,7 +23,7 @@ _POLL_INTERVAL = 0.5
 
 
 @click.command()
-@takes_job
+@job_argument
 @click.option(
     "--kind",
     type=click.Choice([kind.value for kind in DrillKind]),
@@ -44,7 +44,7 @@ _POLL_INTERVAL = 0.5
     help="Wait until the job recovers or fails.",
 )
 @output_format("text", "Report as text, or JSON for programs.")
-@takes_endpoint
+@endpoint_options
 def command(
     endpoint: Endpoint,
     *,

@@ -39,7 +39,8 @@ class OutageWaiter:
     def __init__(self, client: Client, again: str) -> None:
         self._client = client
         self._again = again
-        #: Start of the outage, or None while the service responds. Readers of streams reset it themselves.
+        #: Start of the outage, or None while the service responds. A caller that reads a stream sets it to
+        #: None itself, because the response of a stream does not finish while the job runs.
         self.since: float | None = None
 
     @contextmanager

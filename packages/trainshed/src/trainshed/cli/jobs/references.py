@@ -7,7 +7,7 @@ from urllib.parse import quote
 import click
 
 from trainshed.cli.client import Client, RequestError
-from trainshed.cli.connection import PROJECT, takes_project
+from trainshed.cli.connection import PROJECT, project_option
 from trainshed.cli.jobs.views import JobView
 from trainshed.core.lifecycle.states import JobState
 from trainshed.wire.trainshed_v1.jobs import Status
@@ -31,15 +31,15 @@ LAST = "@last"
 _NO_JOB = "No job exists yet. Submit one: trainshed run task.py"
 
 
-def takes_job(command: Callable[..., R], nargs: int = 1) -> Callable[..., R]:
+def job_argument(command: Callable[..., R], nargs: int = 1) -> Callable[..., R]:
     """Add the argument for one job and the option `--project` to a command."""
-    option = takes_project("Project of a job specified by its name.")
+    option = project_option("Project of a job specified by its name.")
     return click.argument("job", nargs=nargs, required=True)(option(command))
 
 
-def takes_jobs(command: Callable[..., R]) -> Callable[..., R]:
+def jobs_argument(command: Callable[..., R]) -> Callable[..., R]:
     """Add the argument for one or more jobs and the option `--project` to a command."""
-    return takes_job(command, nargs=-1)
+    return job_argument(command, nargs=-1)
 
 
 def job_path(reference: str, rest: str = "") -> str:

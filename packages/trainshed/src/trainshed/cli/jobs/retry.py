@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.references import find_job, job_path, takes_job
+from trainshed.cli.connection import Endpoint, endpoint_options
+from trainshed.cli.jobs.references import find_job, job_argument, job_path
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.run import sending
@@ -19,7 +19,7 @@ from trainshed.core.units import Nanos
 
 
 @click.command()
-@takes_job
+@job_argument
 @click.option(
     "--watch/--detach",
     "follow",
@@ -27,7 +27,7 @@ from trainshed.core.units import Nanos
     help="Whether to follow the job until it finishes. Default: follow on a terminal.",
 )
 @output_format("text", "Output as text, or JSON or YAML for programs.")
-@takes_endpoint
+@endpoint_options
 @click.pass_obj
 def command(
     now: Callable[[], Nanos], endpoint: Endpoint, *, job: str, follow: bool | None, form: str

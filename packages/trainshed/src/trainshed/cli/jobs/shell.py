@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trainshed.cli.client import Client, RequestError, Unreachable
-from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.references import find_job, job_path, takes_job
+from trainshed.cli.connection import Endpoint, endpoint_options
+from trainshed.cli.jobs.references import find_job, job_argument, job_path
 from trainshed.cli.text.colours import plain
 from trainshed.wire.trainshed_v1.jobs import ShellTicket
 from trainshed.wire.trainshed_v1.record import read
@@ -35,12 +35,12 @@ _ESCAPE = b"~."
 
 
 @click.command()
-@takes_job
+@job_argument
 @click.argument("replica", required=False)
 @click.option(
     "-c", "--command", "line", metavar="LINE", help="Run this command line instead of a shell."
 )
-@takes_endpoint
+@endpoint_options
 def command(endpoint: Endpoint, job: str, replica: str | None, line: str | None) -> None:
     """Open a shell in a running replica, with the environment, rights and limits of its program. REPLICA is
     such as workerpool0-0 or worker-replica-1. Default: the primary.
@@ -222,10 +222,10 @@ def _size() -> os.terminal_size:
 
 
 @click.command(epilog="Example: trainshed jobs forward JOB 6006")
-@takes_job
+@job_argument
 @click.argument("port", metavar="[LOCAL:]PORT")
 @click.option("--replica", default="", help="Replica of the port. Default: the primary.")
-@takes_endpoint
+@endpoint_options
 def forward(endpoint: Endpoint, job: str, port: str, replica: str) -> None:
     """Forward a port of this machine (127.0.0.1, the same port or LOCAL) to a port of a running replica,
     until Ctrl-C. PORT can also be the name of a page that the job offers; then LOCAL is required."""
@@ -285,7 +285,7 @@ def _send_to_replica(connection: socket.socket, far: "ClientConnection") -> None
 
 
 @click.command()
-@takes_job
+@job_argument
 @click.argument("replica", required=False)
 @click.option(
     "--attempt", type=click.IntRange(min=1), help="Attempt of the replica. Default: the newest."
@@ -300,7 +300,7 @@ def _send_to_replica(connection: socket.socket, far: "ClientConnection") -> None
     type=click.Path(path_type=Path, file_okay=False),
     help="Copy the program's directory into this new directory, with tar.",
 )
-@takes_endpoint
+@endpoint_options
 def autopsy(
     endpoint: Endpoint,
     *,

@@ -50,7 +50,7 @@ class JobView(records.JobDescription, frozen=True):
 
     @property
     def error_text(self) -> str:
-        """The job's public error. Our own command replaces the link to the page with the logs. "" = no
+        """The job's public error. A `trainshed` command replaces the link to the page with the logs. "" = no
         error."""
         message = self.error.message.strip() if self.error else ""
         return _PAGE.sub(f"trainshed jobs logs {self.job_id}", message)

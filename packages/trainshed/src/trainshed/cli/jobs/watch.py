@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from trainshed.cli.client import Client
-from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.connection import Endpoint, endpoint_options
 from trainshed.cli.jobs.describe import best_lines
 from trainshed.cli.jobs.follow import Lines, follow
-from trainshed.cli.jobs.references import find_job, job_path, takes_job
+from trainshed.cli.jobs.references import find_job, job_argument, job_path
 from trainshed.cli.jobs.views import JobView, LineTexts
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.colours import faint, state_colour
@@ -30,9 +30,9 @@ def timeline_line(entry: TimelineEntry) -> str:
 
 
 @click.command()
-@takes_job
+@job_argument
 @output_format("text", "Output as text, or as JSON lines at each change.")
-@takes_endpoint
+@endpoint_options
 @click.pass_obj
 def command(now: Callable[[], Nanos], endpoint: Endpoint, job: str, form: str) -> None:
     """Print the events of a job until it finishes: starts, exits, verdicts, trials.
@@ -128,7 +128,7 @@ def ending(over: JobView, now: Nanos) -> list[str]:
 
 
 @click.command()
-@takes_job
+@job_argument
 @click.option(
     "-f",
     "--follow",
@@ -148,7 +148,7 @@ def ending(over: JobView, now: Nanos) -> list[str]:
     "--since", metavar="TIME", callback=since, help="Start at this time, or this long ago: 10m."
 )
 @output_format("text", "Output as text, or one JSON object or YAML document per line.")
-@takes_endpoint
+@endpoint_options
 def logs(endpoint: Endpoint, *, job: str, follows: bool, form: str, **options: Any) -> None:
     """Print the log lines of a job in order of time. For a tuning job, select a --trial. The error of a
     failed job follows its lines. For the events of a job, use trainshed jobs timeline, or watch."""

@@ -13,9 +13,9 @@ from trainshed.cli.connection import (
     PROJECT,
     REGION,
     Endpoint,
+    connection_options,
     find,
-    takes_address,
-    takes_place,
+    place_options,
     with_defaults,
 )
 from trainshed.cli.jobs.references import job_path
@@ -155,7 +155,7 @@ class ProgramCommand(click.Command):
 @click.option("--maximize", metavar="METRIC", help="Maximize this metric, such as val_accuracy.")
 @click.option("--trials", type=click.IntRange(1, 10_000), help="Number of trials. Default: 20.")
 @click.option("--parallel", type=click.IntRange(1, 1000), help="Concurrent trials. Default: 4.")
-@takes_place("job")
+@place_options("job")
 @click.option(
     "--api",
     type=click.Choice([api.value for api in Api]),
@@ -181,7 +181,7 @@ class ProgramCommand(click.Command):
     help="Run the job on a temporary service of this machine, which ends with the job.",
 )
 @output_format("text", "Output as text, or JSON for programs.")
-@takes_address
+@connection_options
 @click.pass_obj
 @click.pass_context
 def command(

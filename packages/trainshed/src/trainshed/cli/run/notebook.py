@@ -22,9 +22,10 @@ def main() -> None:
     output = os.environ.get("AIP_MODEL_DIR", "")
     here = Path(output.replace("gs://", "/gcs/")).parent if output else Path.cwd()
     here.mkdir(parents=True, exist_ok=True)
-    # Contains the Unix sockets of kernels, whose paths must be short.
+    # The directory contains the Unix sockets of kernels, whose paths must be short.
     os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="jupyter")
-    # The job's packages, and JupyterLab's data files next to them, are not where JupyterLab searches.
+    # JupyterLab and its data files are among the packages of the job. JupyterLab does not search there by
+    # default, so variables specify the directories.
     site = Path(next(path for path in sys.path if Path(path, "jupyterlab").is_dir()))
     if (site / "share" / "jupyter").is_dir():
         os.environ["JUPYTERLAB_DIR"] = str(site / "share" / "jupyter" / "lab")

@@ -142,8 +142,8 @@ def split_requirements(texts: tuple[str, ...]) -> list[str]:
         begun = False
         for part in filter(None, (part.strip() for part in text.split(","))):
             if part.endswith(".txt"):
-                # Never treated as a package name: indexes have malicious packages with such names, for users
-                # who forget `-r`.
+                # Never treat the name of a file as a package name. Package indexes contain malicious packages
+                # with names such as `requirements.txt`, for users who forget `-r`.
                 requirements.extend(read_requirements(Path(part)))
                 begun = False
                 continue
