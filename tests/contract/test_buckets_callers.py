@@ -502,7 +502,7 @@ def test_brute_force_delays_affect_only_the_attacker(service: Service) -> None:
 
 
 @as_root_only
-def test_unreadable_file_tests_pass_for_an_unprivileged_user() -> None:
+def test_object_tests_of_unreadable_files_pass_for_an_unprivileged_user() -> None:
     run_as_nobody("tests/unit/test_buckets_objects.py", "-k", "unreadable_file", timeout=120)
 
 

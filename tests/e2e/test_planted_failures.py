@@ -86,7 +86,9 @@ def failure_reason(planted: dict[str, str], place: Path) -> str:
     return reason(run.stdout.splitlines(), status=status, number=number)
 
 
-def test_failure_reasons_match_for_programs_without_a_job(tmp_path: Path) -> None:
+def test_failure_reason_of_a_program_run_without_a_job_contains_the_expected_cause(
+    tmp_path: Path,
+) -> None:
     """The programs have cheap imports. Exceptions look the same in the other programs."""
     ours = [p for p in PROGRAMS if "in_job" not in p]
     programs = [p for p in ours if not re.search("numpy|sklearn|joblib", p.get("python", ""))]
@@ -94,7 +96,7 @@ def test_failure_reasons_match_for_programs_without_a_job(tmp_path: Path) -> Non
     expect_causes(programs, {p["name"]: failure_reason(p, tmp_path) for p in programs})
 
 
-def test_failure_reasons_match_for_library_output() -> None:
+def test_failure_reason_of_recorded_library_output_contains_the_expected_cause() -> None:
     printed = [planted for planted in PLANTED if "prints" in planted]
     expect_causes(
         printed,

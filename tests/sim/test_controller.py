@@ -279,7 +279,9 @@ async def test_job_runs_although_its_caller_disconnected(tmp_path: Path) -> None
         await w.state(uid, JobState.RUNNING)
 
 
-async def test_job_that_ends_during_shutdown_is_released(tmp_path: Path, monkeypatch: Any) -> None:
+async def test_slots_of_a_job_that_ends_during_shutdown_are_released(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     """The last commit of the job is already stored, and the controller receives it while it closes."""
     async with world(tmp_path) as w:
         uid, commit = await w.create(job(1)), w.store.ledger.commit

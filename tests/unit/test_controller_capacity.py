@@ -96,7 +96,7 @@ def job_that_never_fits() -> tuple[CapacityTracker, Job]:
         (job_that_never_fits, CapacityRefused),
     ],
 )
-def test_decision_uses_capacity_until_the_job_is_stored_without_it(
+def test_decision_reserves_capacity_until_the_job_is_stored_without_the_decision(
     case: Callable[[], tuple[CapacityTracker, Job]], kind: type[Event]
 ) -> None:
     """spec/queue#gangs: capacity is allocated only once. A decision that was not stored is made again."""

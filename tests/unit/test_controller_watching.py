@@ -63,7 +63,7 @@ async def test_drill_line_printed_before_the_replica_start_event_is_found() -> N
     watchers.close()
 
 
-async def test_drill_ordered_during_a_log_search_finds_the_last_line() -> None:
+async def test_drill_ordered_during_a_log_search_fires_at_the_last_line_in_the_log() -> None:
     log = Log("step 7")
     fired: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
     watchers = Watchers(log, lambda: CREATED, lambda _, event: fired.set_result(event))
@@ -86,7 +86,7 @@ def deadlines(*seconds: int) -> tuple[Deadline, ...]:
     return tuple(Deadline(at, PauseOver(at)) for at in (START + n * SECOND for n in seconds))
 
 
-def test_alarm_after_days_does_not_fire_early() -> None:
+def test_alarm_that_is_days_ahead_does_not_fire_early() -> None:
     clock, heard = Clock(START), list[int]()
 
     async def wait() -> None:

@@ -75,7 +75,9 @@ async def test_lease_timer_runs_while_slots_live_and_reports_expiry(
     await reconciler.close()
 
 
-async def test_each_end_is_reported_once_and_unconnected_slots_are_checked() -> None:
+async def test_each_incarnation_end_is_reported_once_and_slots_without_a_connection_are_checked() -> (
+    None
+):
     """An end is final until the next incarnation starts, however often it is detected."""
     for events in itertools.product(("begin", "connect", "break", "end"), repeat=3):
         ends: list[EngineEvent] = []

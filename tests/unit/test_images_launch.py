@@ -65,7 +65,7 @@ def test_command_and_args_of_a_job_replace_those_of_the_image(
     assert plan(vertex(custom_job(container(**fields)))).argv == argv
 
 
-def test_user_variables_override_service_variables_and_those_the_images() -> None:
+def test_job_variables_override_service_variables_which_override_image_variables() -> None:
     """spec/program#arguments: `$(VAR)` refers to all variables that are set before
     (facts/program#variables)."""
     env = [
@@ -87,7 +87,7 @@ def test_job_dir_arguments_follow_the_images_command() -> None:
 
 
 @pytest.mark.parametrize("image", [IMAGE, CMD_ONLY], ids=["entry point", "command"])
-def test_trial_parameters_keep_a_program_in_cmd(image: Image) -> None:
+def test_trial_parameters_do_not_replace_the_program_in_an_images_cmd(image: Image) -> None:
     """spec/program#arguments: Hyperparameters are passed as `--name value`. They replace an image's
     arguments, never its program."""
     spec = vertex(custom_job(container(args=["--lr", "0.1"])))

@@ -143,7 +143,7 @@ def test_older_pytorch_images_can_load_their_checkpoints(name: str, variables: l
     assert not get_choice(catalog.for_family("pytorch")).old_ways
 
 
-def test_version_takes_precedence_over_cuda() -> None:
+def test_framework_version_takes_precedence_over_the_cuda_version() -> None:
     """spec/runtimes#substitutes: A notice reports a build for CPUs."""
     catalog = LocalCatalog(Pythons((3, 11), ((3, 10), (3, 7))), has_gpu=lambda: True)
     exact = get_choice(catalog.for_image(_IMAGES + "tf-gpu.2-16.py310:latest"))

@@ -224,7 +224,7 @@ def _without_heartbeats(lines: list[str]) -> list[str]:
     return [line for line in lines if not line.startswith("Still ")]
 
 
-def test_narration_omits_packages_and_doubles_heartbeat_intervals() -> None:
+def test_build_messages_omit_small_packages_and_heartbeats_become_less_frequent() -> None:
     lines: list[str] = []
     narration = Narration(lines.append)
     for line in (

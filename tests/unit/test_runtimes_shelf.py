@@ -53,7 +53,9 @@ def test_existing_directory_is_used_without_writing(tmp_path: Path) -> None:
     remove_tree(final)
 
 
-def test_finish_ignores_unwritable_directories(tmp_path: Path) -> None:
+def test_finishing_interrupted_builds_skips_directories_whose_lock_is_unusable(
+    tmp_path: Path,
+) -> None:
     """A lock file that is a directory causes an OSError other than PermissionError, like a read-only disk."""
     shelf, finished = Shelf(tmp_path), list[str]()
     finals = [shelf.put(key, _fill, finish=_interrupt) for key in ("first", "second")]

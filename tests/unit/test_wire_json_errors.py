@@ -154,7 +154,7 @@ def test_malformed_json_is_rejected(text: bytes, fault: str) -> None:
     violation.field.encode()
 
 
-def test_deep_value_is_rejected() -> None:
+def test_deeply_nested_value_is_rejected() -> None:
     """gRPC clients could not read a list that contains it."""
     deep: Any = 1
     for _ in range(34):

@@ -54,7 +54,7 @@ def bind_request(verb: str, path: str, query: list[tuple[str, str]], body: bytes
     return routes.bind(match[0], match[1], query, body)
 
 
-def test_bind_merges_path_query_and_body() -> None:
+def test_request_message_is_merged_from_path_query_and_body() -> None:
     result = bind_request(
         "PATCH",
         "/v1/projects/p/jobs/j",

@@ -249,7 +249,7 @@ def test_job_name_selects_the_newest_job_of_that_name(service: FakeService) -> N
     assert service.cli("jobs", "describe", "other").stderr == "other is 22\n"
 
 
-def test_at_last_selects_the_newest_job(service: FakeService) -> None:
+def test_job_reference_last_selects_the_newest_job(service: FakeService) -> None:
     service.on("GET", JOBS, job_page(job("31"), job("22")))
     service.on("GET", f"{JOBS}/31", job("31"))
     result = service.cli("jobs", "describe", "@last")

@@ -328,7 +328,7 @@ def test_run_with_tune_creates_a_tuning_job(
 
 
 @pytest.mark.parametrize("form", ["gcloud", "python", "json"])
-def test_run_as_prints_the_job_for_another_client_without_submitting(
+def test_run_with_as_option_prints_the_job_for_another_client_without_submitting(
     trainshed: Invoke, ready: FakeService, program: Path, form: str
 ) -> None:
     result = trainshed("run", str(program / "other.py"), "--as", form)

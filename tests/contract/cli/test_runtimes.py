@@ -49,7 +49,7 @@ def test_runtime_list_shows_every_version_and_its_python(invoke: Invoke) -> None
     assert sum("not built" in line or "needs Python" in line for line in lines) == len(offers)
 
 
-def test_gc_downloads_removes_only_downloads(invoke: Invoke, cache: Path) -> None:
+def test_gc_with_the_downloads_option_removes_only_downloads(invoke: Invoke, cache: Path) -> None:
     """spec/runtimes. Built environments remain, regardless of their age."""
     at = time.time_ns() - 60 * DAY
     built = Shelf(cache / "environments").put("kept", lambda draft: draft.mkdir())

@@ -47,7 +47,7 @@ def test_jobs_of_a_killed_temporary_service_are_cancelled(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_temporary_service_keeps_the_exit_status_and_leaves_no_files(
+def test_temporary_service_preserves_the_jobs_exit_status_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/program#local-runs: `trainshed run --local` exits with the status of its job."""

@@ -82,7 +82,7 @@ def test_main_process_over_the_limit_is_out_of_memory(
 
 
 @each_enforcement
-def test_killed_child_leaves_the_verdict_to_the_main_process(
+def test_main_process_decides_the_exit_status_after_an_out_of_memory_child(
     place: Place, limit_fields: dict[str, object]
 ) -> None:
     record = place.python(CHILD_GROWS, **limit_fields).record()

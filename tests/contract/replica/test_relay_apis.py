@@ -113,7 +113,7 @@ def test_http2_is_forwarded_to_grpc_unchanged(endpoint: Endpoint) -> None:
     answering.join(WAIT_TIMEOUT)
 
 
-def test_client_with_both_protocols_is_answered_over_http1(endpoint: Endpoint) -> None:
+def test_client_that_offers_http1_and_http2_is_answered_over_http1(endpoint: Endpoint) -> None:
     """Tools that prefer HTTP/2 use it for REST, which the gRPC server does not support."""
     with endpoint.client("aiplatform.googleapis.com", "h2", "http/1.1") as client:
         assert client.selected_alpn_protocol() == "http/1.1"

@@ -36,7 +36,9 @@ _RELEASES = [
 
 @pytest.mark.runtimes
 @pytest.mark.parametrize(("family", "version"), _RELEASES)
-def test_listed_modules_can_be_imported(family: str, version: str, tmp_path: Path) -> None:
+def test_modules_listed_for_a_runtime_can_be_imported(
+    family: str, version: str, tmp_path: Path
+) -> None:
     """Modules that the family's sheet lists as unavailable are exempt."""
     runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
     choice = runtimes.catalog.for_family(family, version)

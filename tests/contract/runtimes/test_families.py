@@ -113,7 +113,9 @@ def test_reducers_run_on_the_oldest_installed_interpreter() -> None:
 
 @pytest.mark.runtimes
 @pytest.mark.parametrize(("family", "version", "python"), _LARGE)
-def test_family_trains_a_model(family: str, version: str, python: str, tmp_path: Path) -> None:
+def test_each_framework_family_trains_a_model(
+    family: str, version: str, python: str, tmp_path: Path
+) -> None:
     """spec/runtimes#environments: environments of every framework, with current and old versions,
     run unmodified programs."""
     runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)

@@ -73,7 +73,7 @@ def test_environment_built_by_one_service_is_ready_for_other_services(
     runtimes.close()
 
 
-async def test_service_can_stop_while_another_service_builds_its_environment(
+async def test_service_can_stop_while_waiting_for_a_build_by_another_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Base, "key", "key")
@@ -154,7 +154,7 @@ def test_program_imports_from_the_base_and_not_from_the_host(replica: Replica) -
     assert [numpy, sklearn, storage, hypertune] == [recorded[name] for name in names]
 
 
-def test_modules_are_compiled(built_environment: PreparedRuntime) -> None:
+def test_modules_of_a_built_environment_are_compiled(built_environment: PreparedRuntime) -> None:
     """spec/runtimes#environments: imports without bytecode take three times as long."""
     [numpy] = Path(built_environment.template).parent.glob("lib/python*/site-packages/numpy")
     for path in numpy.rglob("*.py"):

@@ -174,7 +174,7 @@ async def test_filtered_lists_follow_state_changes_of_a_job(store: Store) -> Non
     assert await find_uids(store, Either((Labelled("x"), Equal(Column.STATE, "CANCELLED")))) == []
 
 
-async def test_step_without_matches_checks_a_limited_number_of_works(
+async def test_filtered_list_step_without_matches_checks_a_limited_number_of_records(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/invariants#finished-jobs."""

@@ -324,7 +324,7 @@ async def test_changed_unit_is_replaced_after_its_last_use(site: Site) -> None:
     assert node.run("stat", "-c", "%s", str(place / "content")) == f"{2 << 20}\n"
 
 
-async def test_foreign_unit_is_used_and_never_removed(site: Site) -> None:
+async def test_unit_that_this_service_did_not_send_is_used_and_never_removed(site: Site) -> None:
     """The unit was created by a service on the node, for example, or is on a file system that the node shares
     with this service."""
     place = site.put_bytes("one", 1)

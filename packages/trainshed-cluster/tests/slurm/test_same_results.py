@@ -140,7 +140,7 @@ def services(
     ],
     ids=["aiplatform", "ml"],
 )
-def test_same_file_gives_the_same_job_on_both_engines(
+def test_job_file_has_the_same_result_on_the_local_and_the_slurm_engine(
     services: tuple[Service, Service], tmp_path: Path, path: str, job: dict[str, Any], result: str
 ) -> None:
     file = tmp_path / "job.json"

@@ -66,7 +66,7 @@ def test_adoption_age_is_half_of_the_extra_time_limit() -> None:
     assert take_snapshot(now=begun + 43_201).report.old == {GRANTED}
 
 
-def test_recorded_cluster_is_parsed() -> None:
+def test_recorded_output_of_a_slurm_cluster_is_parsed() -> None:
     seen = take_snapshot()
     assert seen.report.agents == {GRANTED: frozenset({"node2"})}
     assert seen.jobs[GRANTED].nodes == ("node1", "node2")

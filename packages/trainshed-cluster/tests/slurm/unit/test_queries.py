@@ -23,7 +23,7 @@ def answer(release: str, what: str) -> str:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_recorded_release_is_parsed(release: str) -> None:
+def test_recorded_output_of_a_slurm_release_is_parsed(release: str) -> None:
     jobs = {job.name: job for job in parse_recorded(list_jobs([0]), answer(release, "jobs"))}
     assert jobs["held"].has_nodes and jobs["held"].nodes == ("node1", "node2")
     assert jobs["waits"].is_pending and jobs["waits"].reason == "Resources"
@@ -43,7 +43,7 @@ def test_partition_time_limit_is_parsed() -> None:
     assert limits == {"short": 600, "week": week, "": week}
 
 
-def test_reason_in_a_description_is_recognized() -> None:
+def test_job_never_starts_if_its_slurm_reason_describes_a_forbidden_partition() -> None:
     """Since 24.11, Slurm accepts jobs for partitions that their users may not use, and never starts them."""
     text = "uid 61001 not in group permitted to use this partition (hi). groups allowed: lab-bob"
     jobs = parse_recorded(list_jobs([0]), answer("24.11", "jobs").replace("Resources", text))

@@ -10,7 +10,7 @@ from trainshed_cluster.slurm.settings import SlurmSettings, parse
 from trainshed_cluster.slurm.users import node_directory
 
 
-def test_defaults_are_valid() -> None:
+def test_default_slurm_settings_are_valid() -> None:
     settings = parse({"commands": "", "conf": "", "directory": ""})
     assert settings == parse({})
     assert node_directory(settings, None).startswith("/tmp/trainshed-")

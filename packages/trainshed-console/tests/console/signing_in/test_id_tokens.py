@@ -525,7 +525,7 @@ async def test_unreadable_issuer_key_does_not_invalidate_other_keys(
     await expect_rejection(service, issuer.id_token(now=NOW), "not signed by a key")
 
 
-def test_slow_or_private_issuer_keys_are_ignored() -> None:
+def test_private_keys_of_an_issuer_are_ignored_and_at_most_100_keys_are_read() -> None:
     private = {"kty": "RSA", "e": "AQAB", "n": "_" * 342, "d": "v" * 342}
     keys, faults = signing_keys({"keys": [{"kty": "oct", "k": "A"}, private] * 51})
     assert not keys.keys and len(faults) == 100

@@ -321,7 +321,7 @@ def test_waiting_worker_receives_the_missing_ranks() -> None:
     assert desk.reminders == dict.fromkeys(members[1:3], "has waited 12 s for ranks 0, 3")
 
 
-def test_sums_without_an_ordinal_are_not_user_operations() -> None:
+def test_internal_sum_without_an_ordinal_is_not_reported_as_a_user_operation() -> None:
     """spec/reduction#exactness: A program's operations are counted from 1. Internal sums have no number."""
     desk = RecordedSessions()
     members = desk.group(3)
