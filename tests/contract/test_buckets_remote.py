@@ -151,7 +151,7 @@ def test_list_with_a_prefix_reads_few_other_names(
             yield meta
 
     monkeypatch.setattr(remote, "list_all", list_all)
-    listed = object_store.at("far-1").list("far-1", Query(prefix="bb"))
+    listed = object_store.bucket_store("far-1").list("far-1", Query(prefix="bb"))
     assert [name for name, _ in listed.objects] == ["bb1", "bb2"]
     assert read == ["bb1", "bb2", "c"]
 
@@ -220,7 +220,7 @@ def test_remote_upload_survives_a_crash_at_any_point(service: Service, condition
 def test_interrupted_commit_is_repeated(service: Service, object_store: ObjectStore) -> None:
     """The object is in the store, but the process crashed before it recorded that. This includes
     creations."""
-    far, path = object_store.at("far-1"), service.root.with_name("data")
+    far, path = object_store.bucket_store("far-1"), service.root.with_name("data")
     created = ObjectRef("far-1", "x", conditions=Conditions(generation_match=0))
 
     def stage_content() -> Staged:
@@ -316,7 +316,7 @@ def test_client_library_is_not_loaded_without_remote_buckets(tmp_path: Path) -> 
     script = (
         "import sys; from pathlib import Path; from trainshed.buckets.disk.objects import ObjectStore\n"
         "import trainshed.buckets.process, trainshed.serve.service\n"
-        f"ObjectStore(Path({str(tmp_path / 'r')!r})).at('any')\n"
+        f"ObjectStore(Path({str(tmp_path / 'r')!r})).bucket_store('any')\n"
         "assert 'obstore' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

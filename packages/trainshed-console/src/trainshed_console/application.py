@@ -194,7 +194,7 @@ class ConsoleApplication:
         if matched is None:
             raise CallRejected(StatusCode.NOT_FOUND, f"The page {path[:200]} does not exist.")
         page, variables = matched
-        inner = call.at(path.encode("latin-1"))
+        inner = call.with_path(path.encode("latin-1"))
         visit = self._visit(inner, principal, variables)
         return self._add_security_headers(
             StreamedResponse(live.stream(page, visit), self._closing, _EVENTS)

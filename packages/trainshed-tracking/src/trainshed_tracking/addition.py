@@ -55,8 +55,8 @@ class LocalTracking:
     ) -> tuple[Violation, ...]:
         return await references.unknown(self._stores, place, spec, path)
 
-    def make_run(self, experiment: str) -> AbstractAsyncContextManager[str]:
-        return references.make_run(self._stores, experiment)
+    def create_run(self, experiment: str) -> AbstractAsyncContextManager[str]:
+        return references.create_run(self._stores, experiment)
 
     async def add_to_run(self, run: str, job: JobName) -> None:
         await references.add_to_run(self._stores, run, job)

@@ -55,7 +55,7 @@ async def _unknown_board(
 
 
 @contextlib.asynccontextmanager
-async def make_run(stores: Stores, experiment: str) -> AsyncGenerator[str]:
+async def create_run(stores: Stores, experiment: str) -> AsyncGenerator[str]:
     """Create a run of an experiment for a job that specifies no run. Yield the run's name. If the job is
     rejected, delete the run."""
     parent = NodeName.parse(experiment, NodeKind.CONTEXT)
@@ -66,8 +66,8 @@ async def make_run(stores: Stores, experiment: str) -> AsyncGenerator[str]:
     try:
         await stores.metadata.link((Edge(parent, EdgeRole.CHILD, name, now),))
         yield str(name)
-    except Exception:  # A user has deleted the run.
-        with contextlib.suppress(NotFound):  # A user has deleted it.
+    except Exception:  # The job was rejected.
+        with contextlib.suppress(NotFound):  # A user has already deleted the run.
             await stores.metadata.forget(name)
         raise
 

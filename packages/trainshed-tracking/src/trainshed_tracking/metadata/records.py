@@ -41,7 +41,7 @@ class NodeKind(enum.StrEnum):
 
 
 class StoreName(Struct, frozen=True, order=True):
-    """`projects/P/locations/L/metadataStores/S`."""
+    """The name of a metadata store: `projects/P/locations/L/metadataStores/S`."""
 
     project_id: str
     location: str
@@ -58,7 +58,8 @@ class StoreName(Struct, frozen=True, order=True):
 
 
 class NodeName(Struct, frozen=True, order=True):
-    """`projects/P/locations/L/metadataStores/S/contexts/C`, or an artifact or an execution."""
+    """The name of a context (`projects/P/locations/L/metadataStores/S/contexts/C`), an artifact or an
+    execution."""
 
     store: StoreName
     kind: NodeKind
@@ -82,7 +83,7 @@ class MetadataStore(Struct, frozen=True):
 
     name: StoreName
     description: str
-    #: In nanoseconds since the epoch. `updated` has the same unit.
+    #: Creation time in nanoseconds since the epoch. `updated` has the same unit.
     created: Nanos
     updated: Nanos
 
@@ -107,7 +108,7 @@ class Node(Struct, frozen=True):
     """A context, an artifact or an execution."""
 
     name: NodeName
-    #: In nanoseconds since the epoch. `updated` has the same unit.
+    #: Creation time in nanoseconds since the epoch. `updated` has the same unit.
     created: Nanos
     updated: Nanos
     #: Time of the last change that is visible to clients, in milliseconds since the epoch. It increases with

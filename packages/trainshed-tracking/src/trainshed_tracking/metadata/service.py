@@ -407,10 +407,11 @@ _LINKS: Final[Mapping[NodeKind, Mapping[str, tuple[EdgeRole, bool]]]] = {
     NodeKind.ARTIFACT: _IN_CONTEXT,
     NodeKind.EXECUTION: _IN_CONTEXT,
 }
-"""By name in a filter: the role of the edges of the given context, and whether they are incoming."""
+"""For each name in a filter: the role of the edges that connect the context in the filter with the matching
+nodes, and whether these edges point to that context."""
 _TYPES: Final = ("string_value", "number_value", "bool_value")
 Links = Mapping[Comparison | Term, frozenset[NodeName]]
-"""The nodes that match each comparison of links."""
+"""For each comparison that refers to a context: the nodes that match the comparison."""
 
 
 async def _read_filter(

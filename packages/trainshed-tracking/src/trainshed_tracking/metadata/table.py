@@ -72,7 +72,7 @@ class Metadata(Resources[NodeName, Node]):
         }
 
     def insert(self, connection: sqlite3.Connection, record: Node) -> Node:
-        """Store a node. Raises AlreadyExists, NotFound (the metadata store)."""
+        """Store a node. Raises AlreadyExists, and NotFound if its metadata store does not exist."""
         _require_store(connection, record.name.store)
         return super().insert(connection, record)
 
@@ -85,7 +85,7 @@ class Metadata(Resources[NodeName, Node]):
         return super().remove(connection, record)
 
     async def forget(self, name: NodeName) -> None:
-        """Delete a node without an operation. Raises NotFound."""
+        """Delete a node without storing an operation for the deletion. Raises NotFound."""
         await self._writer.run(
             "forget", lambda connection: self.remove(connection, self.read(connection, name))
         )
@@ -100,7 +100,7 @@ class Metadata(Resources[NodeName, Node]):
         self, store: StoreName, kind: NodeKind, within: Collection[NodeName] | None = None
     ) -> tuple[Node, ...]:
         """Return the nodes of one kind, oldest first. `within`: return only these nodes; None = all nodes.
-        Raises NotFound (the metadata store)."""
+        Raises NotFound if the metadata store does not exist."""
 
         def read(connection: sqlite3.Connection) -> tuple[Node, ...]:
             _require_store(connection, store)
@@ -134,8 +134,8 @@ class Metadata(Resources[NodeName, Node]):
         return await self._snapshots.read_async(read)
 
     async def link(self, edges: Sequence[Edge]) -> None:
-        """Add all edges or none. Existing edges remain. Raises NotFound (a node), InvalidRequest (a context
-        would become its own ancestor, or have more than ten parents)."""
+        """Add all edges or none. Existing edges remain. Raises NotFound if a node does not exist. Raises
+        InvalidRequest if a context would become its own ancestor or have more than ten parents."""
 
         def work(connection: sqlite3.Connection) -> None:
             for edge in edges:
@@ -222,6 +222,6 @@ def _require_store(connection: sqlite3.Connection, name: StoreName) -> None:
 def _ends(
     connection: sqlite3.Connection, statement: str, name: NodeName, role: EdgeRole
 ) -> list[NodeName]:
-    """Return the nodes at the other ends of a node's edges with this role."""
+    """Return the nodes that are connected with the node `name` by edges of this role."""
     rows = connection.execute(_SQL[statement], _key(name) | {"role": role})
     return [NodeName(name.store, NodeKind(kind), node_id) for kind, node_id in rows]

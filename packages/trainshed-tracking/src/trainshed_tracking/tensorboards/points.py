@@ -96,8 +96,8 @@ async def read(stores: Stores, call: Call, request: Any) -> Message:
         text = "This method does not support filters. Omit the filter and select points from the answer."
         raise InvalidRequest((Violation("filter", text),))
     series = await stores.tensorboards.get(name)
-    most = request.max_data_points or _DEFAULT_POINTS[series.value_type or ValueType.SCALAR]
-    (data,) = await _read(stores, (series,), most if most > 0 else None)
+    max_points = request.max_data_points or _DEFAULT_POINTS[series.value_type or ValueType.SCALAR]
+    (data,) = await _read(stores, (series,), max_points if max_points > 0 else None)
     return message("ReadTensorboardTimeSeriesDataResponse", time_series_data=data)
 
 
@@ -112,16 +112,18 @@ async def batch_read(stores: Stores, call: Call, request: Any) -> Message:
         field = f"time_series[{number}]"
         with faults.collect():
             names.append(BoardName.parse(text, Level.SERIES, of=field))
-            if names[-1].at(Level.TENSORBOARD) != board:
+            if names[-1].at_level(Level.TENSORBOARD) != board:
                 faults.add(field, f"{text!r} is not below {board}.")
     faults.refuse()
     chosen = [await stores.tensorboards.get(name) for name in names]
     data: dict[BoardName, Message] = {}
-    for value_type, most in _DEFAULT_POINTS.items():
+    for value_type, max_points in _DEFAULT_POINTS.items():
         some = [
             series for series in chosen if (series.value_type or ValueType.SCALAR) == value_type
         ]
-        data |= zip((series.name for series in some), await _read(stores, some, most), strict=True)
+        data |= zip(
+            (series.name for series in some), await _read(stores, some, max_points), strict=True
+        )
     return message(
         "BatchReadTensorboardTimeSeriesDataResponse",
         time_series_data=[data[name] for name in names],
@@ -199,7 +201,8 @@ def handlers(stores: Stores) -> Handlers:
 
 async def _collect(stores: Stores, request: Any, at: str, writes: _Write, faults: Faults) -> None:
     """Add the points in one run's request to `writes`. Add faults of its series and points to `faults`. `at`:
-    the path of this request in the whole request. Raises InvalidRequest (its run), NotFound."""
+    the path of this request in the whole request. Raises NotFound, and InvalidRequest if the run's name is
+    invalid or the request has too many points."""
     run_name = BoardName.parse(request.tensorboard_run, Level.RUN, of=f"{at}tensorboard_run")
     run = await stores.tensorboards.get(run_name)
     if sum(len(data.values) for data in request.time_series_data) > MAX_POINTS:
@@ -242,15 +245,17 @@ def _read_points(
         yield Point(value.step, at, content if wanted == "scalar" else content.SerializeToString())
 
 
-async def _read(stores: Stores, series: Sequence[BoardResource], most: int | None) -> list[Message]:
-    """Return the points of several series, at most `most` of each. The file of each run is read once."""
+async def _read(
+    stores: Stores, series: Sequence[BoardResource], max_points: int | None
+) -> list[Message]:
+    """Return the points of several series, at most `max_points` of each. Reads the file of each run once."""
     by_run: dict[BoardName, list[int]] = {}
     for one_series in series:
-        by_run.setdefault(one_series.name.at(Level.RUN), []).append(one_series.uid)
+        by_run.setdefault(one_series.name.at_level(Level.RUN), []).append(one_series.uid)
     points: dict[int, list[Point]] = {}
     for name, uids in by_run.items():
         run = await stores.tensorboards.get(name)
-        points |= await stores.points.read(run.uid, uids, Part(most))
+        points |= await stores.points.read(run.uid, uids, Part(max_points))
     return [_data(one_series, points[one_series.uid]) for one_series in series]
 
 

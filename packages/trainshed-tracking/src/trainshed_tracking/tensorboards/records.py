@@ -30,7 +30,8 @@ LEVELS: Final = tuple(Level)
 
 
 class BoardName(Struct, frozen=True, order=True):
-    """`projects/P/locations/L/tensorboards/T`, or an experiment, a run or a series below it."""
+    """The name of a tensorboard (`projects/P/locations/L/tensorboards/T`), or of an experiment, a run or a
+    series below it."""
 
     project_id: str
     location: str
@@ -58,7 +59,7 @@ class BoardName(Struct, frozen=True, order=True):
     def child(self, child_id: str) -> "BoardName":
         return BoardName(self.project_id, self.location, (*self.ids, child_id))
 
-    def at(self, level: Level) -> "BoardName":
+    def at_level(self, level: Level) -> "BoardName":
         """Return this name, or the name of its ancestor at that level."""
         return BoardName(self.project_id, self.location, self.ids[: LEVELS.index(level) + 1])
 
@@ -85,7 +86,7 @@ class BoardResource(Struct, frozen=True):
     name: BoardName
     #: The UID under which the points of a run or a series are stored.
     uid: int
-    #: In nanoseconds since the epoch. `updated` has the same unit.
+    #: Creation time in nanoseconds since the epoch. `updated` has the same unit.
     created: Nanos
     updated: Nanos
     display_name: str = ""

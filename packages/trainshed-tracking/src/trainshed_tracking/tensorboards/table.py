@@ -24,7 +24,7 @@ class Tensorboards(Resources[BoardName, BoardResource]):
         return super().columns(record) | {"display_name": record.display_name}
 
     async def create_all(self, resources: Sequence[BoardResource]) -> tuple[BoardResource, ...]:
-        """Store all resources or none. `insert` defines the result and the errors."""
+        """Store all resources or none. Returns and raises the same as `insert`."""
 
         def work(connection: sqlite3.Connection) -> tuple[BoardResource, ...]:
             return tuple([self.insert(connection, resource) for resource in resources])
@@ -33,7 +33,7 @@ class Tensorboards(Resources[BoardName, BoardResource]):
 
     async def list(self, parent: Parameters) -> tuple[BoardResource, ...]:
         """Return the resources of the level `level` below the resource or location `parent`, in order of ID.
-        Raises NotFound (the parent)."""
+        Raises NotFound if the parent does not exist."""
         resources = await super().list(parent)
         if not resources and parent["level"] != Level.TENSORBOARD:
             await self.get(_parent(parent["parent"], parent["level"]))
@@ -63,9 +63,12 @@ class Tensorboards(Resources[BoardName, BoardResource]):
         return await self._snapshots.read_async(read)
 
     def insert(self, connection: sqlite3.Connection, record: BoardResource) -> BoardResource:
-        """Store a resource. Its parent must exist. Clients create series repeatedly. If a series with the
-        same display name, type and plug-in exists, return that series. Raises AlreadyExists, NotFound (the
-        parent), InvalidRequest (another series of the run has that display name)."""
+        """Store a resource, and return it. If the run already has a series with the same display name, type
+        and plug-in, return that series instead, because clients create series repeatedly.
+
+        Raises AlreadyExists, NotFound if the parent does not exist, and InvalidRequest if a different series
+        of the run has the display name.
+        """
         name = record.name
         if name.level is not Level.TENSORBOARD:
             self.read(connection, _parent(name.parent, name.level))
@@ -76,7 +79,7 @@ class Tensorboards(Resources[BoardName, BoardResource]):
         return record
 
     def put(self, connection: sqlite3.Connection, record: BoardResource) -> None:
-        """Replace a record. Raises InvalidRequest (another series of the run has that display name)."""
+        """Replace a record. Raises InvalidRequest if another series of the run has the new display name."""
         if self.read(connection, record.name).display_name != record.display_name:
             self._double(connection, record, is_new=False)
         super().put(connection, record)

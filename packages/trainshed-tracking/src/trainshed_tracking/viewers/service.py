@@ -29,7 +29,7 @@ from trainshed_tracking.viewers.process import ViewerProcess, start
 
 log = logging.getLogger(__name__)
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 Find = Callable[[LogDirectory], ShownDirectory | None]
 """Finds a directory on this disk. Returns None if the directory does not exist, or if its project may not
 read it. Blocks. Raises FailedPrecondition if the directory is on another machine."""
@@ -202,9 +202,9 @@ class LocalViewers:
     async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
         return bool(await asyncio.to_thread(self._find_all, directories))
 
-    async def open(self, name: str, directories: Sequence[LogDirectory], say: Say) -> None:
-        runtime = await self._runtime(say)
-        say("Starting TensorBoard.")
+    async def open(self, name: str, directories: Sequence[LogDirectory], report: Report) -> None:
+        runtime = await self._runtime(report)
+        report("Starting TensorBoard.")
         shown = await asyncio.to_thread(self._existing_directories, directories)
         starting = partial(self._start, name, shown, runtime)
         async with self._pool.viewer(name, starting, tuple(shown), renew=True):
@@ -232,18 +232,18 @@ class LocalViewers:
         await self._pool.close()
         await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
 
-    async def _runtime(self, say: Say) -> PreparedRuntime:
+    async def _runtime(self, report: Report) -> PreparedRuntime:
         """Return TensorBoard's environment. Build it if necessary. Raises FailedPrecondition."""
         choice = self._runtimes.catalog.for_family(TENSORBOARD)
         if isinstance(choice, RuntimeRefusal):
             raise FailedPrecondition(choice.reason)
         if ready := self._runtimes.ready(choice, ()):
             return ready
-        say("Installing TensorBoard once for all jobs. This takes some seconds.")
+        report("Installing TensorBoard once for all jobs. This takes some seconds.")
         loop = asyncio.get_running_loop()
         try:
             return await self._runtimes.prepare(
-                choice, (), lambda line: _pass_line(loop, say, line)
+                choice, (), lambda line: _pass_line(loop, report, line)
             )
         except BuildFailed as failure:
             raise FailedPrecondition(
@@ -288,7 +288,7 @@ class LocalViewers:
         return [shown for directory in directories if (shown := self._find(directory)) is not None]
 
 
-def _pass_line(loop: asyncio.AbstractEventLoop, say: Say, line: str) -> None:
-    """Pass a line to `say` on the event loop. Called from a thread that may run longer than the loop."""
+def _pass_line(loop: asyncio.AbstractEventLoop, report: Report, line: str) -> None:
+    """Pass a line to `report` on the event loop. Called from a thread that may run longer than the loop."""
     with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(say, line)
+        loop.call_soon_threadsafe(report, line)

@@ -119,7 +119,7 @@ class ViewerSurface:
         directories = await self._directories(view, whose)
         host = request.headers.get("host", "")
         guards = _guards(sources_of(self._links.address, f"{PATH}{view}/{mark}/", host))
-        below = request.at(f"/{page_path}".encode("latin-1"))
+        below = request.with_path(f"/{page_path}".encode("latin-1"))
         access = self._access
         lapse = partial(access.lapse, link_owner(access.current_principal, whose, OPEN_VIEW, ()))
         answer = await self._viewers.forward(view, directories, below, lapse)

@@ -32,9 +32,9 @@ class Viewers(Protocol):
         ...
 
     async def open(
-        self, name: str, directories: Sequence[LogDirectory], say: Callable[[str], None]
+        self, name: str, directories: Sequence[LogDirectory], report: Callable[[str], None]
     ) -> None:
-        """Start a view's TensorBoard. Install it first if necessary. `say`: receives lines about the
+        """Start a view's TensorBoard. Install it first if necessary. `report`: receives lines about the
         progress."""
         ...
 
@@ -56,7 +56,8 @@ class Viewers(Protocol):
 
 
 def view_link(view: str) -> str:
-    """Return the purpose of the key in a view's link. The purpose of a mark is the view's path."""
+    """Return the target for which the key in a view's link is signed. The target of a mark is the view's
+    path."""
     return f"tensorboard link {view}"
 
 

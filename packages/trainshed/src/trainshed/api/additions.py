@@ -38,7 +38,8 @@ ADDITIONS: Final = "trainshed.additions"
 
 
 class Issuers(Protocol):
-    """The OpenID Connect issuers for signing in with a browser. Sends requests to them."""
+    """The OpenID Connect issuers with which users can sign in by browser. The methods send requests to these
+    issuers."""
 
     @property
     def by_name(self) -> Mapping[str, Issuer]:
@@ -57,8 +58,9 @@ class Issuers(Protocol):
         form: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Mapping[str, Any]:
-        """Return the JSON object at an address of an issuer. `form`: the body of a POST; None = a GET. Raises
-        Unavailable. If the issuer rejects the request, raises Unauthenticated with the text `refusal`."""
+        """Return the JSON object at an address of an issuer. `form`: the fields of a POST request; None =
+        send a GET request. Raises Unavailable. If the issuer rejects the request, raises Unauthenticated with
+        the text `refusal`."""
         ...
 
     async def verify_token(self, issuer: Issuer, token: str, nonce: str) -> Mapping[str, Any]:
@@ -68,8 +70,8 @@ class Issuers(Protocol):
 
 
 class AdditionContext(Struct, frozen=True):
-    """The services that an addition may use. The context is created before the API. At this time the event
-    loop has no work yet."""
+    """The services that an addition may use. The service creates the context before the API, when no task
+    runs on the event loop yet."""
 
     settings: ApiSettings
     #: The service's data directory. An addition may store its own files there.
@@ -96,8 +98,8 @@ class AdditionContext(Struct, frozen=True):
     #: Returns a new unique ID. IDs increase with time.
     new_uid: Callable[[], JobUid]
     runtimes: LocalRuntimes
-    #: Returns how to confine processes that read files of programs and show them. Must be called in a thread,
-    #: after the service has started. Raises BuildFailed.
+    #: Returns the sandbox terms of processes that read and show files of programs. Must be called in a
+    #: thread, after the service has started. Raises BuildFailed.
     terms: Callable[[], InstallationTerms]
     #: Returns the path of a log directory on this disk. Returns None if the directory has no event files or
     #: its project may not read it. Blocks. Raises FailedPrecondition if the directory is on another machine.
@@ -114,15 +116,15 @@ class Addition(Struct, frozen=True):
     handlers: Handlers = field(default_factory=dict[str, Handler])
     #: Methods that return a stream.
     streams: StreamHandlers = field(default_factory=dict[str, StreamHandler])
-    #: Checks for requests of which only a part could be parsed.
+    #: Checks that find further errors in a request that could be parsed only in part (`calls.checks`).
     checks: Checks = field(default_factory=dict[str, Check])
     #: Creates the addition's HTTP applications, which may call methods of the API. Called once, after all
     #: handlers have been registered.
     mounts: Callable[[Services, Registry], Mounts] = lambda services, registry: {}
-    #: Returns an address for opening the addition's pages. The address signs in one browser, once, with the
-    #: rights of these credentials. None = the addition has no pages.
+    #: Returns an address that opens the addition's pages for the owner of these credentials. The address
+    #: works once, in one browser. None = the addition has no pages.
     link: Callable[[Credential], str] | None = None
-    #: Relates jobs to the addition's resources; None = jobs have no such resources.
+    #: Connects jobs to experiments, TensorBoards and viewers. None = the addition provides none of these.
     tracking: Tracking | None = None
 
 
@@ -169,8 +171,8 @@ def _load(point: "EntryPoint", context: AdditionContext) -> Addition:
 
 
 def registry_with(additions: Mapping[str, Addition]) -> Registry:
-    """Return a registry with the built-in methods and the methods of the additions. Raises
-    AdditionUnusable."""
+    """Return a registry with the built-in methods and the methods of the additions. Raises AdditionUnusable
+    if two of them serve the same method."""
     handlers, checks = dict(BUILT_IN.handlers), dict(BUILT_IN.checks)
     streams = dict(BUILT_IN.streams)
     for name, addition in additions.items():
@@ -189,7 +191,8 @@ def registry_with(additions: Mapping[str, Addition]) -> Registry:
 def mounts_with(
     additions: Mapping[str, Addition], services: Services, registry: Registry, own: Mounts
 ) -> Mounts:
-    """Return the service's `own` mounts and the additions' mounts. Raises AdditionUnusable."""
+    """Return the service's `own` mounts and the additions' mounts. Raises AdditionUnusable if two of them
+    serve the same path."""
     mounts = dict(own)
     for name, addition in additions.items():
         added = addition.mounts(services, registry)

@@ -173,7 +173,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         return cast(bytes, outcome)
 
     async def finish(self, seconds: float) -> None:
-        """Wait until the calls have finished whose clients have disconnected, at most `seconds`."""
+        """Wait at most `seconds` until all calls whose clients have disconnected are finished."""
         if self._running:
             await asyncio.wait(self._running, timeout=seconds)
 
@@ -191,7 +191,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
 
     def _unserved_error(self, path: str) -> PublicError:
         """Return the error for a path without a handler. If the path belongs to a method of the public APIs,
-        raise the same error as REST."""
+        raise NotServed instead, as the REST surface does."""
         if (known := _find_known_method(path)) is not None:
             raise not_served(known, self._registry.methods)
         services = ", ".join(sorted({name.rpartition(".")[0] for name in self._registry.methods}))

@@ -217,20 +217,22 @@ HANDLERS: Final[Handlers] = {
 }
 
 
-async def get_by_v1(call: JsonCall) -> dict[str, Any]:
-    """Return a project in the form of v1. Raises PermissionDenied and InvalidRequest."""
+async def get_project_v1(call: JsonCall) -> dict[str, Any]:
+    """Return a project in the format of the Resource Manager API v1. Raises PermissionDenied and
+    InvalidRequest."""
     return _view_of_v1(call.services.access.book, _authorized_project(call, _GET))
 
 
-async def list_by_v1(call: JsonCall) -> dict[str, Any]:
-    """Return the projects that the caller may see, in the form of v1. Raises PermissionDenied."""
+async def list_projects_v1(call: JsonCall) -> dict[str, Any]:
+    """Return the projects that the caller may see, in the format of the Resource Manager API v1. Raises
+    PermissionDenied."""
     authorize(call.principal, LIST_PROJECTS)
     book = call.services.access.book
     names = visible_projects(call.principal, call.services)
     return {"projects": [_view_of_v1(book, name) for name in names]}
 
 
-async def create_by_v1(call: JsonCall) -> dict[str, Any]:
+async def create_project_v1(call: JsonCall) -> dict[str, Any]:
     """Create the project in a v1 request, and return a finished operation. Raises PermissionDenied,
     InvalidRequest and AlreadyExists."""
     authorize(call.principal, _CREATE, ())
@@ -246,7 +248,7 @@ def _labels(call: JsonCall) -> dict[str, str]:
         raise InvalidRequest((Violation("labels", f"Labels must be strings: {error}."),)) from None
 
 
-async def update_by_v1(call: JsonCall) -> dict[str, Any]:
+async def update_project_v1(call: JsonCall) -> dict[str, Any]:
     """Replace a project's display name and labels. Raises PermissionDenied and InvalidRequest."""
     name = _authorized_project(call, _UPDATE)
     texts = {"display_name": str(call.body.get("name") or ""), "labels": _labels(call)}
@@ -254,14 +256,14 @@ async def update_by_v1(call: JsonCall) -> dict[str, Any]:
     return _view_of_v1(call.services.access.book, name)
 
 
-async def delete_by_v1(call: JsonCall) -> dict[str, Any]:
+async def delete_project_v1(call: JsonCall) -> dict[str, Any]:
     """Delete a project, as `delete_project` does. Raises PermissionDenied, NotFound and
     FailedPrecondition."""
     await _delete(call.services, _authorized_project(call, _DELETE))
     return {}
 
 
-async def undelete_by_v1(call: JsonCall) -> dict[str, Any]:
+async def undelete_project_v1(call: JsonCall) -> dict[str, Any]:
     """Restore a deleted project. Its former roles are not restored. Raises PermissionDenied and NotFound."""
     name = _authorized_project(call, _UNDELETE)
 
@@ -283,9 +285,9 @@ def _authorized_project(call: JsonCall, method: str) -> str:
     return ProjectName.parse(f"projects/{project}", field="project_id").project_id
 
 
-async def get_creation_by_v1(call: JsonCall) -> dict[str, Any]:
-    """Return the operation that created a project, in the form of v1. Raises PermissionDenied, NotFound, and
-    NotServed for other operations."""
+async def get_creation_v1(call: JsonCall) -> dict[str, Any]:
+    """Return the operation that created a project, in the format of the Resource Manager API v1. Raises
+    PermissionDenied, NotFound, and NotServed for other operations."""
     operation = call.names["operation"]
     if not operation.startswith(CREATION_PREFIX):
         path = "/v1/operations/{operation}"
@@ -301,21 +303,21 @@ async def get_creation_by_v1(call: JsonCall) -> dict[str, Any]:
 async def enable_service(call: JsonCall) -> dict[str, Any]:
     """Return success without an effect. gcloud enables an API in each new project, but all APIs are always
     available here."""
-    await get_by_v1(call)
+    await get_project_v1(call)
     return {"name": "operations/noop.DONE_OPERATION", "done": True}
 
 
 METHODS: Final[JsonMethods] = {
-    ("GET", "/v1/projects/{project}"): (_GET, get_by_v1),
-    ("GET", "/v1/projects"): (LIST_PROJECTS, list_by_v1),
-    ("POST", "/v1/projects"): (_CREATE, create_by_v1),
-    ("PUT", "/v1/projects/{project}"): (_UPDATE, update_by_v1),
-    ("DELETE", "/v1/projects/{project}"): (_DELETE, delete_by_v1),
-    ("POST", "/v1/projects/{project}:undelete"): (_UNDELETE, undelete_by_v1),
-    ("GET", "/v1/operations/{operation}"): (_GET, get_creation_by_v1),
+    ("GET", "/v1/projects/{project}"): (_GET, get_project_v1),
+    ("GET", "/v1/projects"): (LIST_PROJECTS, list_projects_v1),
+    ("POST", "/v1/projects"): (_CREATE, create_project_v1),
+    ("PUT", "/v1/projects/{project}"): (_UPDATE, update_project_v1),
+    ("DELETE", "/v1/projects/{project}"): (_DELETE, delete_project_v1),
+    ("POST", "/v1/projects/{project}:undelete"): (_UNDELETE, undelete_project_v1),
+    ("GET", "/v1/operations/{operation}"): (_GET, get_creation_v1),
     ("POST", "/v1/projects/{project}/services/{service}:enable"): (_GET, enable_service),
 }
-"""The methods of v1 that gcloud calls."""
+"""The methods of the Resource Manager API v1 that gcloud calls."""
 
 
 def _creation(book: AccessBook, name: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from trainshed.replica.system import kernel
 
 
 def main() -> None:
-    """Run the bucket process. It exits with its parent even during the slow imports: it holds ports."""
+    """Run the bucket process. If its parent exits during the slow imports, the bucket process exits too.
+    Otherwise it would keep ports open."""
     parent = int(sys.argv[1]) or os.getppid()
     kernel.become_helper(parent)
     from trainshed.buckets import process

@@ -178,7 +178,7 @@ class Authenticator:
 
     async def caller(self, authorization: str | None, key: str | None) -> Caller:
         """Return the caller, or UNKNOWN for a request without credentials. Raises Unauthenticated for an
-        unknown token or key, Unavailable."""
+        unknown token or key, and Unavailable if the credentials cannot be checked now."""
         cause = "The key in this address is not known to this service."
         if authorization and authorization[:6].lower() == "basic ":
             # Browsers add the console's credentials automatically. Storage requests must not use these
@@ -200,7 +200,8 @@ class Authenticator:
         return UNKNOWN
 
     def verify(self, signature: Signature) -> Bearer:
-        """Return the account of a signed URL. Raises ExpiredToken, SignatureDoesNotMatch."""
+        """Return the account of a signed URL. Raises ExpiredToken, or SignatureDoesNotMatch if the URL was
+        modified or the account no longer has the key."""
         return verify(signature, self._authority().book.keys.values(), time.time())
 
     def signer(self, bearer: Bearer) -> Caller:
@@ -274,8 +275,8 @@ class TokenFile:
         return self._authority
 
     async def authenticate(self, authorization: str) -> Principal:
-        """Return the principal of an `Authorization` header. Raises UnknownToken, Unauthenticated,
-        Unavailable."""
+        """Return the principal of an `Authorization` header. Raises UnknownToken, Unauthenticated, and
+        Unavailable if the token cannot be checked now."""
         try:
             principal = self.read().authenticate(authorization)
         except UnknownToken:

@@ -75,7 +75,8 @@ class BucketsGateway:
                 await _error_response(error).send(receive, send)
 
     async def _forward(self, request: Request) -> Response:
-        """Forward a request as long as its caller has the permission. Raises BucketsError, Disconnected."""
+        """Forward a request and return its response. The transfer ends if the caller loses the permission.
+        Raises BucketsError and Disconnected."""
         raw_path: bytes = request.scope.get("raw_path") or request.path.encode()
         header = request.headers.get("authorization")
         key, _ = split_key(raw_path)
@@ -83,7 +84,9 @@ class BucketsGateway:
 
         async def check() -> None:
             if await self._identify(header, key) != caller:
-                raise Unauthenticated("Your roles changed during the request. Send it again.")
+                raise Unauthenticated(
+                    "Your roles changed during the request. Send the request again."
+                )
 
         ours = (
             (b"x-forwarded-proto", request.scope.get("scheme", "http").encode()),

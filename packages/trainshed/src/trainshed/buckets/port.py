@@ -114,10 +114,10 @@ class ObjectRecord:
     file: FileIdentity
     generation: _Number
     metageneration: _Number
-    #: Creation time (ns since the epoch). `updated_ns` has the same unit.
+    #: Creation time in ns since the epoch. `updated_ns` has the same unit.
     created_ns: _Number
     updated_ns: _Number
-    #: Base64; "" = unknown. The same applies to `crc32c`.
+    #: MD5 of the content in base64; "" = unknown. `crc32c` has the same form.
     md5: _Base64 = ""
     crc32c: _Base64 = ""
     #: The editable properties under their public names (contentType, cacheControl, ...).

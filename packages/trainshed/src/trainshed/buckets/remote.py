@@ -196,9 +196,14 @@ class OpenRemote(Struct, frozen=True):
                         start += len(chunk)
                         yield bytes(chunk)
             except (PreconditionFailed, NotFound) as error:
-                raise Unavailable("The object changed during the read. Read it again.") from error
+                raise Unavailable(
+                    "The object changed during the read. Read the object again."
+                ) from error
             if start != stop:
-                raise Unavailable("The store sent less than the object's size. Read it again.")
+                raise Unavailable(
+                    "The read is incomplete: the remote store returned fewer bytes than the object's size. "
+                    "Read the object again."
+                )
 
     def copy_into(self, staged: Staged, known: Checksums | None) -> Generator[None]:
         for block in self.blocks(0, self.record.size):

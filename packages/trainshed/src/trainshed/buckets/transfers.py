@@ -36,10 +36,12 @@ def compose(
     staged = store.stage()
     try:
         for source in sources:
-            with closing(store.at(source.bucket).open_object(source, hash_limit=0)) as opened:
+            with closing(
+                store.bucket_store(source.bucket).open_object(source, hash_limit=0)
+            ) as opened:
                 yield from opened.copy_into(staged, None)
             components += max(1, opened.record.components)
-        yield store.at(target.bucket).commit(target, staged, draft, components=components)
+        yield store.bucket_store(target.bucket).commit(target, staged, draft, components=components)
     finally:
         staged.discard()
 
@@ -51,12 +53,12 @@ def copy(
     redraft: Callable[[ObjectRecord], Draft],
 ) -> Steps:
     """Copy an object. `redraft`: returns the properties of the copy, from the record of the source."""
-    with closing(store.at(source.bucket).open_object(source, hash_limit=0)) as opened:
+    with closing(store.bucket_store(source.bucket).open_object(source, hash_limit=0)) as opened:
         record, staged = opened.record, store.stage()
         try:
             known = Checksums(record.md5, record.crc32c) if record.crc32c else None
             yield from opened.copy_into(staged, known)
-            yield store.at(target.bucket).commit(
+            yield store.bucket_store(target.bucket).commit(
                 target, staged, redraft(record), components=record.components
             )
         finally:
@@ -75,7 +77,7 @@ def move(
         raise InvalidRequest(
             "The source and the destination of a move are the same object. Choose another name."
         )
-    at = store.at(source.bucket)
+    at = store.bucket_store(source.bucket)
     record = at.read_record(source, hash_limit=0)
     if record.holds:
         raise hold_error(source.bucket, source.name, record.holds)

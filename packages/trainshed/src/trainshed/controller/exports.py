@@ -53,7 +53,7 @@ class ExportWorker:
         self._last = max(self._now(), self._last + 10**6)
         return self._last
 
-    async def begin(self, operation: Operation) -> None:
+    async def start_export(self, operation: Operation) -> None:
         await self._operations.begin_operation(operation)
         self._start(operation)
 

@@ -27,7 +27,7 @@ from trainshed.datasets.port import (
 log = logging.getLogger(__name__)
 
 _MAX_STEPS: Final = 2
-"""Maximum number of concurrent steps. Further ones wait."""
+"""Maximum number of steps that run at the same time. Further steps wait."""
 _MAX_LINE: Final = 64 << 20
 _MAX_EXCERPT: Final = 2_000
 """Maximum number of characters of a failed process's errors in the log."""

@@ -46,7 +46,8 @@ def limits_of_process() -> Limits:
 
 
 SET_HOLDER: Final[ContextVar[Callable[[str], None]]] = ContextVar("hold", default=lambda _: None)
-"""A function that sets the holder of the current request's connection."""
+"""A function that sets the holder of the current request's connection. The holder is the caller's project or
+e-mail address."""
 _TICK = 1.0
 
 

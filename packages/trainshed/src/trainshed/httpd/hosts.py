@@ -44,7 +44,7 @@ class Hosts(Struct, frozen=True):
         )
 
     def is_own_host(self, host: str, called: str | None) -> bool:
-        """Whether a token for a host is for this service.
+        """Whether a token with `host` in its audience is intended for this service.
 
         An IP address may belong to any machine. Therefore it must be a loopback address, be in the settings,
         or equal `called`: the host by which the service was called earlier; None = unknown.

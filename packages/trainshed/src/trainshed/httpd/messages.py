@@ -66,7 +66,7 @@ class Request:
         self._is_complete = False
         self._is_gone = False
 
-    def at(self, path: bytes) -> "Request":
+    def with_path(self, path: bytes) -> "Request":
         """Return the request with its path replaced by this encoded path."""
         decoded = unquote(path.decode("latin-1"))
         return Request({**self.scope, "raw_path": path, "path": decoded}, self._receive)

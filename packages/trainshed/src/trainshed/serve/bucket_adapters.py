@@ -69,7 +69,7 @@ class BucketAdapter:
         try:
             # With a final slash, because `model-old/` is not below `model`.
             bucket, prefix = parse_gs_uri(f"{uri.rstrip('/')}/")
-            return Nanos(self._store.at(bucket).last_written(bucket, prefix))
+            return Nanos(self._store.bucket_store(bucket).last_written(bucket, prefix))
         except NotFound:
             return Nanos(0)  # The bucket does not exist, so it contains no objects.
         except BucketsError:
@@ -129,7 +129,7 @@ class BucketAdapter:
             return False
 
     def _record(self, bucket: str, name: str) -> ObjectRecord:
-        return self._store.at(bucket).read_record(ObjectRef(bucket, name), hash_limit=0)
+        return self._store.bucket_store(bucket).read_record(ObjectRef(bucket, name), hash_limit=0)
 
 
 @contextmanager

@@ -64,7 +64,8 @@ def check_count(data: bytes | bytearray) -> None:
     """Raise WireError if JSON text has more than MAX_VALUES values. Takes a few milliseconds."""
     if len(data) <= _MIN_COUNTED_BYTES:
         return
-    # This quick count includes commas and brackets within strings. For most requests it is below the limit.
+    # First count quickly, including commas and brackets within strings. For most requests this upper bound is
+    # below the limit, so no exact count is necessary.
     if data.count(b",") + data.count(b"[") + data.count(b"{") < MAX_VALUES:
         return
     values = texts = 0
@@ -144,11 +145,9 @@ def from_public(
 
 
 def check_received(message: Message) -> None:
-    """Check a message that arrived in binary form like the same request in JSON, and clear its output-only
-    fields.
-
-    Raises WireError for more than MAX_VALUES values, and for unknown enum numbers, which it also clears.
-    """
+    """Apply the checks of a JSON request to a message that arrived in binary form, and clear the message's
+    output-only fields. Raises WireError for more than MAX_VALUES values, and for unknown enum numbers, which
+    it also clears."""
     walk = Walk(keep_output_only=True)
     walk.check_binary(plans.plan_for(message), message, "")
     if walk.violations:

@@ -136,8 +136,8 @@ def handlers(kind: JobKind[W], create: Handler) -> Handlers:
 def check(
     field: str, call: Call, request: Any, further: tuple[Violation, ...] = ()
 ) -> JobDraft[Any]:
-    """Return the job in a field of a create request. Raises InvalidRequest with all errors, including
-    `further`."""
+    """Return the job that `field` of a create request contains. Raises InvalidRequest with all errors,
+    including `further`."""
     services, key = call.services, _SPECS[field]
     parent = known_location(request.parent)
     public = public_field(call, request, field)
@@ -157,8 +157,8 @@ def check(
 
 
 async def requested_job(field: str, call: Call, request: Any) -> JobDraft[Any]:
-    """Return the result of `check`, which includes violations that only the store can show. If a job has an
-    experiment but no run, its run does not exist before the job is created."""
+    """Return the job that `field` of a create request contains. Raises InvalidRequest with all errors. In
+    addition to `check`, this function reads the store to find references to resources that do not exist."""
     key = _SPECS[field]
     spec = public_field(call, request, field).get(key, {})
     location = known_location(request.parent)
@@ -184,7 +184,7 @@ async def missing_reference_violations(
 
     These resources are secrets, and experiments, runs and TensorBoards of the tracking addition
     (facts/experiments#jobs, facts/experiments#curves). `path`: the field of the specification in the request.
-    Invalid names are not included, because the check of the specification reports them.
+    Invalid names cause no violation here, because the check of the specification reports them.
     """
     secrets = await _missing_secret_violations(services, location.project_id, spec, path)
     tracked = [field for key, field in _TRACKING_FIELDS.items() if spec.get(key)]
@@ -215,7 +215,7 @@ async def _missing_secret_violations(
 
 
 def _secrets(spec: Spec, path: str) -> Iterator[tuple[str, SecretRef]]:
-    """Yield the path of each variable with each secret to which it refers."""
+    """Yield (field path, secret) for each secret to which an environment variable refers."""
     for position, worker_pool in enumerate(spec.get("workerPoolSpecs", ())):
         for key in _PROGRAMS:
             for index, variable in enumerate(worker_pool.get(key, {}).get("env", ())):
@@ -244,7 +244,7 @@ async def create_custom_job(call: Call, request: Any) -> Message:
             await requested_job(
                 _CUSTOM_FIELD, call, request
             )  # A rejected request must not create a run.
-            run = await stack.enter_async_context(tracking.make_run(spec.experiment))
+            run = await stack.enter_async_context(tracking.create_run(spec.experiment))
             spec.experiment_run = public_field(call, request, _CUSTOM_FIELD)["jobSpec"][
                 "experimentRun"
             ] = run

@@ -71,7 +71,8 @@ class Kind(Struct, Generic[N, R], frozen=True):
         kind: OperationKind,
         response: Callable[[R], Message],
     ) -> Message:
-        """Change a resource, and return a finished operation."""
+        """Replace a resource by the result of `change`, and return a finished operation. `response`: returns
+        the operation's response for the new resource."""
         done: list[Operation] = []
 
         def operation(record: R) -> Operation:

@@ -98,8 +98,8 @@ HANDLERS: Final[Handlers] = {
 
 
 def finished_view(record: Operation) -> Message:
-    """Return the message of a successful operation without reading the store. Not for operations of
-    studies."""
+    """Return the message of a successful operation without reading the store. Use `operation_view` for
+    operations of studies."""
     view = _unfinished_view(record)
     answer = pool.message("google.protobuf.Empty")
     if record.kind is not OperationKind.DELETE:
@@ -141,7 +141,7 @@ async def export(
         state=OperationState.RUNNING,
         export=export_plan,
     )
-    await services.exports.begin(record)
+    await services.exports.start_export(record)
     return _unfinished_view(record)
 
 

@@ -262,7 +262,7 @@ async def suggest(call: Call, request: Any) -> Message:
         raise InvalidRequest((Violation("suggestion_count", text),))
     client = request.client_id
     count = await _available_count(call.services, study, client, count)
-    return await _begin(
+    return await _start_operation(
         call, OperationKind.SUGGEST, str(study.name), study, client=client, count=count
     )
 
@@ -277,7 +277,7 @@ async def check_stopping(call: Call, request: Any) -> Message:
             f"Trial {number} has already finished ({trial.state}) and cannot be stopped."
         )
     target = study.name.trial(number)
-    return await _begin(call, OperationKind.CHECK_STOPPING, target, study, trial=number)
+    return await _start_operation(call, OperationKind.CHECK_STOPPING, target, study, trial=number)
 
 
 async def _available_count(services: Services, study: Study, client: str, count: int) -> int:
@@ -299,7 +299,7 @@ async def _available_count(services: Services, study: Study, client: str, count:
     return min(count, existing + remaining)
 
 
-async def _begin(
+async def _start_operation(
     call: Call, kind: OperationKind, target: str, study: Study, **fields: Any
 ) -> Message:
     """Store an operation and notify the controller. Return the operation's message when it finishes, or after

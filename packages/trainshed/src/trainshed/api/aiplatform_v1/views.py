@@ -211,7 +211,7 @@ def message(kind: str, **fields: Any) -> Any:
 
 
 def reject_encryption_key(resource: Any, field: str) -> None:
-    """Reject a resource with customer-managed encryption keys. Raises InvalidRequest on `field` of the
+    """Reject a resource with customer-managed encryption keys. Raises InvalidRequest for `field` of the
     request."""
     if resource.HasField("encryption_spec"):
         text = "Keys of customers are not supported. Omit the field."

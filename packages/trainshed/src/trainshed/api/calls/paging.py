@@ -71,7 +71,7 @@ def page_size(requested: int, *, default: int, maximum: int, field: str = "page_
 
 
 def _in_order(records: Iterable[T], text: str, fields: Mapping[str, Callable[[T], Any]]) -> list[T]:
-    """Return the records in an order such as `display_name, create_time desc`. Raises InvalidRequest on
+    """Return the records in an order such as `display_name, create_time desc`. Raises InvalidRequest for
     `order_by`."""
     orders: list[tuple[Callable[[T], Any], bool]] = []
     for part in text.split(",") if text.strip() else ():
@@ -94,14 +94,15 @@ def _invalid_order(text: str, fields: Iterable[str]) -> InvalidRequest:
 
 
 def encode_token(position: str, *question: str) -> str:
-    """Return an opaque token for `position`. It is valid only together with the same `question`."""
+    """Return an opaque token for `position`. The token is valid only for the same `question`: the list and
+    its filter."""
     packed = _digest((*question, position)) + position.encode()
     return base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
 def decode_token(token: str, *question: str) -> str:
-    """Return the position in a token, or "" if the token is empty. Raises InvalidRequest for an invalid
-    token, or for the token of another question."""
+    """Return the position in a token, or "" if the token is empty. Raises InvalidRequest if the token is
+    invalid or was created for another `question`."""
     if not token:
         return ""
     try:

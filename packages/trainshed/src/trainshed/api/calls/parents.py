@@ -23,7 +23,7 @@ class ProjectName(Struct, frozen=True):
 
     @staticmethod
     def parse(name: str, *, field: str = "parent") -> "ProjectName":
-        """Parse a name. Raises InvalidRequest on `field` if it has another form."""
+        """Parse a name. Raises InvalidRequest for `field` if the name does not have this form."""
         match name.split("/"):
             case ["projects", project] if _PROJECT.fullmatch(project):
                 return ProjectName(project)
@@ -42,7 +42,7 @@ class LocationName(Struct, frozen=True):
 
     @staticmethod
     def parse(name: str, *, field: str = "parent") -> "LocationName":
-        """Parse a name. Raises InvalidRequest on `field` if it has another form."""
+        """Parse a name. Raises InvalidRequest for `field` if the name does not have this form."""
         match name.split("/"):
             case ["projects", project, "locations", location] if _PROJECT.fullmatch(
                 project
@@ -59,8 +59,8 @@ def _invalid_parent(field: str, name: str, expected: str) -> InvalidRequest:
 
 
 def reject_numbers(projects: Iterable[str]) -> None:
-    """Raise NotFound if a project is a number. Numbers of known projects were already replaced by IDs, so
-    this number is unknown."""
+    """Raise NotFound if a project is a number. Callers must first replace the numbers of known projects by
+    IDs. A remaining number is therefore unknown."""
     for project in projects:
         if project.isdecimal():
             raise NotFound(

@@ -99,13 +99,13 @@ def projects_known_to(principal: Principal, services: Services) -> tuple[str, ..
 
 @lru_cache(1024)
 def _digits(name: str) -> bytes:
-    """Return NUMBER of `projects/NUMBER/`."""
+    """Return the number in a name of the form `projects/NUMBER/`."""
     return name.removeprefix("projects/").removesuffix("/").encode()
 
 
 @lru_cache(16)
 def _by_number(ids: tuple[str, ...]) -> Mapping[str, str]:
-    """Return prefixes of names: `projects/ID/` by `projects/NUMBER/`."""
+    """Return a map of name prefixes: from `projects/NUMBER/` to `projects/ID/`."""
     return {
         f"projects/{number}/": f"projects/{project_id}/"
         for number, project_id in ids_by_number(ids).items()
@@ -178,7 +178,7 @@ def subject_of(request: Message) -> str:
 
 @lru_cache(1024)
 def _is_named(part: FieldDescriptor) -> bool:
-    """Whether a field contains a single message with a name."""
+    """Whether a request field contains one resource, which is a message with the field `name`."""
     if part.type != FieldDescriptor.TYPE_MESSAGE or part.is_repeated or part.message_type is None:
         return False
     name = part.message_type.fields_by_name.get("name")

@@ -66,7 +66,7 @@ class Exports(Protocol):
         little later: no two exports have the same millisecond."""
         ...
 
-    async def begin(self, operation: Operation) -> None:
+    async def start_export(self, operation: Operation) -> None:
         """Store an export and start it. A notice about the exported resource announces the end of the
         export."""
         ...
@@ -226,7 +226,7 @@ class Tracking(Protocol):
         location. `path`: the field of the specification in the request."""
         ...
 
-    def make_run(self, experiment: str) -> AbstractAsyncContextManager[str]:
+    def create_run(self, experiment: str) -> AbstractAsyncContextManager[str]:
         """Create a run for a job and yield the run's name. If the caller's block raises an exception, delete
         the run."""
         ...

@@ -77,8 +77,8 @@ _MOMENTS: Final[Mapping[str, Callable[[Work], int]]] = {
 def compile_job_filter(
     text: str, states: States, additional: AdditionalFields = NO_ADDITIONAL_FIELDS
 ) -> JobFilter:
-    """Compile the filter of a list of jobs, tuning jobs or pipelines. Raises InvalidRequest on `filter` for
-    invalid text or an unknown field."""
+    """Compile the filter of a list of jobs, tuning jobs or pipelines. Raises InvalidRequest for `filter` if
+    the text is invalid or contains an unknown field."""
     try:
         tree = parse_filter(text)
         passes = compile_tree(tree, lambda leaf: _compile_test(leaf, states, additional).passes)

@@ -44,7 +44,7 @@ def matches_all(value: object) -> bool:
 def compile_filter(
     text: str, leaf: Callable[[Comparison | Term], Callable[[T], bool]]
 ) -> Callable[[T], bool]:
-    """Return the predicate for a list's filter. `leaf`: as for `compile_tree`. Raises InvalidRequest on
+    """Return the predicate for a list's filter. `leaf`: as for `compile_tree`. Raises InvalidRequest for
     `filter`."""
     try:
         return compile_tree(parse_filter(text), leaf)
@@ -104,11 +104,9 @@ def derive_bounds(
 def record_filter(
     text: str, noun: str, texts: Mapping[str, Callable[[T], str]]
 ) -> Callable[[T], bool]:
-    """Return the predicate for a filter by labels (`labels.KEY`) and by these text fields of records.
-
-    Field names are accepted in both spellings. `noun`: the plural noun for the records in errors. Raises
-    InvalidRequest on `filter`.
-    """
+    """Return the predicate for a filter by labels (`labels.KEY`) and by these text fields of records. Field
+    names are accepted in both spellings. `noun`: the plural noun for the records in errors. Raises
+    InvalidRequest for `filter`."""
 
     def compile_test(leaf: Comparison | Term) -> Callable[[T], bool]:
         if leaf.path[0] == "labels":
@@ -226,7 +224,9 @@ def parse_time(text: str) -> int:
     try:
         parsed = datetime.fromisoformat(iso)
     except ValueError as error:
-        raise FilterError(f"{text!r} is not a time: {error}") from None
+        raise FilterError(
+            f"{text!r} is not a time: {error}. Use a time such as 2026-05-18T00:00:00Z"
+        ) from None
     elapsed = parsed - datetime(1970, 1, 1, tzinfo=UTC)
     seconds = elapsed.days * 86_400 + elapsed.seconds
     nanos = seconds * 10**9 + int((fraction or "").ljust(9, "0"))

@@ -131,7 +131,7 @@ class _Parser:
             return inner
         self._count_test()
         if _KEYWORD.match(self._text, self._position):
-            raise self._error("a comparison is expected")
+            raise self._error("a comparison such as name=value is expected")
         path = [self._name()]
         while self._text.startswith(".", self._position):
             self._position += 1

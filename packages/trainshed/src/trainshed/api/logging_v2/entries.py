@@ -93,9 +93,10 @@ _FIRST_CHUNK_SIZE: Final = 50
 """Number of lines in the first read of a job. If several jobs are read, most of them have no entry on the
 requested page."""
 _CLIENT_MARGIN: Final = 8 * 10**9
-"""Margin in nanoseconds. gcloud omits the last five seconds, because late lines may still arrive, and a
-request takes some time. If the requested end is not older than this margin, it is treated as such an
-omission."""
+"""Margin in nanoseconds. gcloud requests only entries that are at least five seconds old, because late lines
+may still arrive. The request itself also takes some time. If the requested end time is more recent than this
+margin, the service assumes that gcloud has omitted the newest entries. It then returns all entries of a
+finished job."""
 
 
 class Span(Struct, frozen=True):
@@ -297,12 +298,12 @@ async def _named_jobs(reader: Reader, project: str, job_ids: Collection[str]) ->
 
 
 def _end(job: Work, log_filter: LogFilter, now: Nanos) -> int:
-    """Return the time before which a job's entries are listed.
+    """Return the end time of the listed entries of a job, exclusive. For a finished job, ignore the margin
+    that a client omits, because no late lines can arrive.
 
-    For a finished job, the margin of a client is ignored, because late lines are impossible. `gcloud
-    ai-platform jobs stream-logs` stops at the end of a silent job. With the margin, it would never show the
-    last five seconds (spec/clients#stream-logs). On the public service, the end of a job becomes visible only
-    one minute after its lines.
+    `gcloud ai-platform jobs stream-logs` stops at the end of a silent job. With the margin, it would never
+    show the last five seconds (spec/clients#stream-logs). On the public service, the end of a job becomes
+    visible only one minute after its lines.
     """
     if not job.state.is_final:
         return min(log_filter.end, now - _SETTLE_TIME)

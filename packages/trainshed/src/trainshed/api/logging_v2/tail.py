@@ -1,8 +1,9 @@
 """Logging v2 `TailLogEntries`: a stream of the new entries of jobs (facts/packaging#tail).
 
-A session does not poll: notices of jobs wake it. It reads new lines and timeline entries, and returns each
-entry after the buffer window, in order of time. It reads no further while the client reads slowly. Therefore
-no entry is ever suppressed.
+A session does not poll. Notices about jobs wake the session, which then reads the new lines and timeline
+entries. The session returns each entry after the buffer window, in chronological order. If the client is
+slow, the session stops reading until the client has received the entries. Therefore the service never drops
+an entry.
 """
 
 import asyncio

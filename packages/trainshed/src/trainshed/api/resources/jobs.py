@@ -75,7 +75,8 @@ def read_vertex_name(text: str, collection: Collection) -> JobName:
     else:
         return name
     raise NotFound(
-        f"{RESOURCE_NAMES[collection]} {text!r} was not found, because this is the name of {other}."
+        f"{RESOURCE_NAMES[collection]} {text!r} was not found, because this is the name of {other}. "
+        f"Use projects/PROJECT/locations/LOCATION/{collection}/ID."
     )
 
 
@@ -91,7 +92,10 @@ def require_kind(work: Work, kind: type[Kind]) -> Kind:
     if not isinstance(work, kind):
         is_ml = work.name.api is Api.ML
         word = "job of the ml v1 API" if is_ml else RESOURCE_NAMES[work.name.collection]
-        raise NotFound(f"{work.name} was not found as a {kind.__name__}, because it is a {word}.")
+        raise NotFound(
+            f"{work.name} was not found as a {kind.__name__}, because it is a {word}. "
+            f"Use the method for a {word}."
+        )
     return work
 
 

@@ -312,14 +312,14 @@ def _missing_buckets(
             continue
         bucket = uri[5:].partition("/")[0]
         if bucket not in known:
-            known[bucket] = _why_missing(bucket, buckets, project, account)
+            known[bucket] = _missing_bucket_text(bucket, buckets, project, account)
         if known[bucket] is not None:
             yield Violation(
                 field, f"The bucket {bucket!r} of {uri!r} does not exist{known[bucket]}"
             )
 
 
-def _why_missing(
+def _missing_bucket_text(
     bucket: str, buckets: BucketProbe, project: str, account: str | None
 ) -> str | None:
     """Return the end of a sentence about a missing or inaccessible bucket, or None if programs may use the

@@ -114,7 +114,8 @@ class PortSurface:
         with count_guesses(call.scope):
             if ticket is None or (ticket.job_uid, ticket.name) != (uid, name):
                 raise PermissionDenied(
-                    "This link was already used, or is older than a minute. Open the page again from the job."
+                    "This link was already used, or is older than a minute. Open the page again through the "
+                    "link on the job's page."
                 )
         shown = ticket.principal.credential
         if shown is None or call.headers.get("sec-fetch-mode", "navigate") != "navigate":
@@ -133,7 +134,8 @@ class PortSurface:
         is_cross_site = call.headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if is_cross_site and call.headers.get("sec-fetch-dest") != "document":
             raise PermissionDenied(
-                "Other sites may not load or embed pages of jobs. Open the page from the job."
+                "Other sites may not load or embed pages of jobs. Open the page through the link on "
+                "the job's page."
             )
         uid, name = self._page_of_host(call)
         marks = [

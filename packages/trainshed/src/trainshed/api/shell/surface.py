@@ -179,7 +179,7 @@ class ShellSurface:
             terminal.close()
 
     async def _wait_for_end(self, ticket: Ticket) -> str:
-        """Wait until the service stops or the user loses access. Return the reason as a text for the user."""
+        """Wait until the service stops or the user loses access. Return the reason as a message."""
         lapse = self._services.access.lapse(ticket.principal)
         closing, _ = await first_of(self._services.closing.wait(), lapse)
         return _EXPIRED_TEXT if closing.cancelled() else _STOPPING_TEXT

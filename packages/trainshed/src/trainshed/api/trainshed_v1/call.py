@@ -39,8 +39,9 @@ class JsonCall(Struct, frozen=True):
     record: type[Record] = Nothing
 
     def read_body(self, record: type[R]) -> tuple[R, Faults]:
-        """Return the body as a record, and its errors so far. The caller must call `Faults.refuse`. Raises
-        InvalidRequest for values with wrong types."""
+        """Return the body as a record, and a collector with the errors that were found. After its own checks,
+        the caller must call `Faults.refuse`, which raises all errors. Raises InvalidRequest for values with
+        wrong types."""
         return read_record(self.body, record, record.__struct_encode_fields__)
 
     def parameter(self, name: str) -> str:
@@ -90,8 +91,8 @@ class JsonCall(Struct, frozen=True):
 
 
 def read_record(body: Mapping[str, Any], record: type[R], names: Iterable[str]) -> tuple[R, Faults]:
-    """Return a JSON object as a record, and violations for fields that are not in `names`. A field with the
-    value null counts as absent. Raises InvalidRequest for values with wrong types."""
+    """Return a JSON object as a record, and a collector with the errors for fields that are not in `names`. A
+    field with the value null counts as absent. Raises InvalidRequest for values with wrong types."""
     known, faults = tuple(names), Faults()
     for name in [name for name in body if name not in known]:
         text = f"Unknown field. Use one of: {', '.join(known) or 'no fields'}."

@@ -56,7 +56,7 @@ async def drill(call: JsonCall) -> records.Drill:
 
 
 def _read_drill(order: records.DrillOrder, faults: Faults, now: Nanos, job: Job) -> Drill:
-    """Return the drill of the job that a request orders. Raises InvalidRequest with all errors."""
+    """Return the drill that a request orders for the job. Raises InvalidRequest with all errors."""
     kinds = tuple(DrillKind)
     if order.kind not in kinds:
         text = f"{order.kind!r} is not one of: {', '.join(kinds)}.{closest(order.kind, kinds)}"
@@ -148,8 +148,8 @@ async def _finding(logs: LogReader, job: Job, hit: Hit) -> Finding:
 
 
 async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
-    """Return the steps in a log: of the replica that the drill has hit, or else of the primary replica, or
-    else of any replica."""
+    """Return the steps in the log of the replica that the drill hit. If that log contains no steps, use the
+    log of the primary replica. If that log contains none either, use the logs of all replicas."""
     fault = hit.restarted or hit.ended + 1
     for replicas in dict.fromkeys(
         (frozenset({hit.drill.replica}), frozenset({ReplicaId(0, 0)}), None)

@@ -56,7 +56,8 @@ class ObjectFiles:
         return self._locks[hash((place.dirs, place.leaf)) % _LOCKS]
 
     def find(self, base: int, bucket: str, name: str) -> ObjectFile:
-        """Open an object's file. Raises `NotFound` with the message of the public service, `Forbidden`."""
+        """Open an object's file. Raises `NotFound` with the message of the public service, and `Forbidden` if
+        the service may not read the file."""
         try:
             return find(base, place_of(validate_object_name(name)))
         except FileNotFoundError as error:
@@ -121,10 +122,12 @@ class ObjectFiles:
                         return
             finally:
                 os.close(parent)
-        raise Unavailable("The object's directory keeps changing under the write. Try again.")
+        raise Unavailable(
+            "The object was not written, because programs change its directory at the same time. Try again."
+        )
 
     def remove(self, base: int, bucket: str, name: str) -> None:
-        """Unlink an object's file at its place and at its shadow place, durably."""
+        """Remove the file of an object, durably: at its place, and at its shadow place if a file is there."""
         while True:
             try:
                 file = find(base, place_of(name))

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 Opened: TypeAlias = "OpenObject | OpenRemote"
 """An object open for reading. Its generation is fixed, so that later writes do not affect it."""
 BucketStore: TypeAlias = "ObjectStore | RemoteBucket"
-"""The store of a bucket's objects, with preconditions: the result of `ObjectStore.at`."""
+"""The store of a bucket's objects, with preconditions: the result of `ObjectStore.bucket_store`."""
 _HASH_LIMIT = 4 << 20
 """Maximum size in bytes of a file whose missing checksums are computed for a listing."""
 _SETTLED_NS = 2_000_000_000
@@ -126,7 +126,7 @@ class ObjectStore:
         self._remote: dict[str, BucketStore] = {}
         self._lock = threading.Lock()
 
-    def at(self, bucket: str) -> BucketStore:
+    def bucket_store(self, bucket: str) -> BucketStore:
         """Return the store of a bucket: this store, or the remote store that the rules configure."""
         table = self.catalog.tables.get(bucket)
         if table is None or not table.is_remote:
@@ -345,7 +345,7 @@ class ObjectStore:
     def content(self, bucket: str, name: str) -> BinaryIO:
         """Return the content of a local or remote object, open for reading. The content of a remote object is
         downloaded first. Raises `NotFound`."""
-        handle = self.at(bucket).open_object(ObjectRef(bucket, name), hash_limit=0)
+        handle = self.bucket_store(bucket).open_object(ObjectRef(bucket, name), hash_limit=0)
         if isinstance(handle, OpenObject):
             return os.fdopen(handle.fd, "rb")
         file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 the caller closes it
@@ -363,7 +363,7 @@ class ObjectStore:
         UTF-8 bytes."""
         query = Query(prefix=prefix)
         while True:
-            page = self.at(bucket).list(bucket, query)
+            page = self.bucket_store(bucket).list(bucket, query)
             yield from page.objects
             if not page.next_page_token:
                 return
@@ -376,7 +376,7 @@ class ObjectStore:
         name = validate_object_name(f"{prefix.rstrip('/')}/x".lstrip("/"))
         if self.catalog.is_remote(bucket):
             probe = ObjectRef(bucket, f"{name[:-1]}{MARK}probe-{os.urandom(6).hex()}")
-            store, staged = self.at(bucket), self.stage()
+            store, staged = self.bucket_store(bucket), self.stage()
             try:
                 store.commit(probe, staged, Draft())
                 store.delete(probe)

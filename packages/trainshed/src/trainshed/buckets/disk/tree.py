@@ -41,7 +41,11 @@ class Place(Struct, frozen=True):
 
 
 def place_of(name: str) -> Place:
-    """Return the place of a valid object name. Its shadow place is `dirs + SHADOW_DIR` with the same leaf."""
+    """Return the place of a valid object name.
+
+    If a directory has the name of the object's file, the file is at its shadow place instead: below `dirs +
+    SHADOW_DIR`, with the same leaf.
+    """
     *dirs, leaf = map(encode_segment, name.split("/"))
     return Place(tuple(dirs), leaf)
 
@@ -171,8 +175,8 @@ class ObjectFile(Struct, frozen=True):
 
 
 def status_of(base: int, place: Place) -> os.stat_result:
-    """Return the status of the object at a place, or at its shadow place, without opening it. Raises
-    OSError."""
+    """Return the `os.stat_result` of an object's file, at its place or its shadow place (`place_of`). Does
+    not open the file. Raises OSError."""
 
     def status(parent: int) -> os.stat_result:
         status = os.stat(place.leaf, dir_fd=parent, follow_symlinks=False)
@@ -184,14 +188,14 @@ def status_of(base: int, place: Place) -> os.stat_result:
 
 
 def find(base: int, place: Place) -> ObjectFile:
-    """Open the object at a place, or at its shadow place. Raises FileNotFoundError."""
+    """Open an object's file, at its place or its shadow place (`place_of`). Raises FileNotFoundError."""
     dirs, (fd, status) = _at_either_place(base, place, lambda parent: open_file(parent, place.leaf))
     return ObjectFile(fd, status, dirs, place.leaf)
 
 
 def _at_either_place(base: int, place: Place, act: Callable[[int], T]) -> tuple[tuple[str, ...], T]:
-    """Call `act` in the object's own directory and in the shadow directory until it succeeds. Return that
-    directory and the result."""
+    """Call `act` with the directory of the object's place, then with the directory of its shadow place, until
+    a call succeeds. Return the path of that directory and the result."""
     # The object's own directory is tried twice, because a writer may move the object back from its shadow
     # place in the meantime.
     for dirs in (place.dirs, (*place.dirs, SHADOW_DIR), place.dirs):

@@ -115,7 +115,7 @@ class BucketsApp:
         """Return the call for a request. `bucket`: the bucket in the host name of a signed URL; "" = none."""
         raw_path: bytes = request.scope.get("raw_path") or request.path.encode()
         key, path = split_key(raw_path)
-        request = request.at(path)
+        request = request.with_path(path)
         if request.override():
             # A GET request as the body of a POST request is not supported.
             request.scope["method"] = "POST"
@@ -247,7 +247,9 @@ class BucketsApp:
                 return await upload(call)
             case Endpoint.DOWNLOAD:
                 if call.request.method not in {"GET", "HEAD"}:
-                    raise NotSupported(f"{call.request.method} at {call.path} is not supported.")
+                    raise NotSupported(
+                        f"{call.request.method} at {call.path} is not supported. Use GET."
+                    )
                 return await download(call)
             case Endpoint.XML:
                 return await answer_xml(call)
@@ -351,7 +353,9 @@ async def _metadata(call: Call) -> Response:
         case "GET", ["projects", project, "serviceAccount"]:
             return bucket_methods.service_account(call, unquote(project))
         case method, [first, *_] if first:
-            raise NotSupported(f"{method} {target.action} is not supported.")
+            raise NotSupported(
+                f"{method} {target.action} is not supported. Use GET projects/PROJECT/serviceAccount."
+            )
         case _:
             pass
     return await bucket_methods.collection(call)

@@ -42,7 +42,9 @@ async def collection(call: Call) -> Response:
         case "POST":
             return await _insert(call)
         case method:
-            raise NotSupported(f"{method} on the list of buckets is not supported.")
+            raise NotSupported(
+                f"{method} on the list of buckets is not supported. Use GET or POST."
+            )
 
 
 async def bucket(call: Call) -> Response:
@@ -64,7 +66,9 @@ async def bucket(call: Call) -> Response:
             _log.warning("bucket %s was deleted by %s", name, _describe_caller(call))
             return Response(status=204)
         case method:
-            raise NotSupported(f"{method} on a bucket is not supported.")
+            raise NotSupported(
+                f"{method} on a bucket is not supported. Use GET, PATCH, PUT or DELETE."
+            )
     return json_answer(_view(call, record))
 
 

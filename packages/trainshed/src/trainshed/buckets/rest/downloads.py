@@ -28,7 +28,7 @@ through the directory. Larger files are sent without checksums, so that they are
 async def download(call: Call) -> Response:
     """Return a response that streams the call's object. Raises `NotFound`, `RangeNotSatisfiable`."""
     opened = await call.run(
-        call.store.at(call.target.bucket).open_object, call.ref(), hash_limit=_HASH_LIMIT
+        call.store.bucket_store(call.target.bucket).open_object, call.ref(), hash_limit=_HASH_LIMIT
     )
     try:
         return _answer(call, opened)

@@ -56,7 +56,7 @@ async def collection(call: Call) -> Response:
     if call.flag("softDeleted"):
         await call.run(call.store.catalog.get, call.target.bucket)
         return json_answer(answer)  # This service has no soft deletion.
-    listing = call.store.at(call.target.bucket).list
+    listing = call.store.bucket_store(call.target.bucket).list
     if query.match_glob:
         loop = asyncio.get_running_loop()
         page = await loop.run_in_executor(_SEARCH_THREADS, listing, call.target.bucket, query)
@@ -77,7 +77,7 @@ async def collection(call: Call) -> Response:
 async def item(call: Call) -> Response:
     """Handle `b/B/o/O`: get (properties or content), patch, update, delete."""
     bucket, name = call.target.bucket, call.target.object
-    objects = call.store.at(bucket)
+    objects = call.store.bucket_store(bucket)
     match call.request.method:
         case "GET" | "HEAD":
             if call.flag("softDeleted"):
@@ -93,7 +93,9 @@ async def item(call: Call) -> Response:
             await call.run(objects.delete, call.ref())
             return Response(status=204)
         case method:
-            raise NotSupported(f"{method} on an object is not supported.")
+            raise NotSupported(
+                f"{method} on an object is not supported. Use GET, PATCH, PUT or DELETE."
+            )
     return json_answer(object_view(call.base, bucket, name, record))
 
 

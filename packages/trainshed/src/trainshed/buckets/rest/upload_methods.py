@@ -44,12 +44,14 @@ async def upload(call: Call) -> Response:
                 raise InvalidRequest(
                     f"Unknown uploadType '{kind}'. Use media, multipart or resumable."
                 )
-    raise NotSupported(f"{method} on the upload address is not supported.")
+    raise NotSupported(
+        f"{method} on the upload address is not supported. Start an upload with POST."
+    )
 
 
 async def _media(call: Call) -> Response:
     name = _name(call, {})
-    objects = call.store.at(call.target.bucket)
+    objects = call.store.bucket_store(call.target.bucket)
     await call.run(objects.precheck, call.ref(name))
     staged = await call.run(call.store.stage)
     try:
@@ -74,7 +76,7 @@ async def _multipart(call: Call) -> Response:
             if reader.head is not None and resource is None:
                 resource = check_object(parse_json(reader.head.metadata))
                 name = _name(call, resource)
-                objects = call.store.at(call.target.bucket)
+                objects = call.store.bucket_store(call.target.bucket)
                 await call.run(objects.precheck, call.ref(name))
             if content:
                 await call.run(staged.write, content)
@@ -102,7 +104,7 @@ async def _commit(
 ) -> Response:
     """Commit the content as an object. `sums`: additional checksums from the client."""
     record = await call.run(
-        call.store.at(call.target.bucket).commit,
+        call.store.bucket_store(call.target.bucket).commit,
         call.ref(name),
         staged,
         Draft(

@@ -87,7 +87,7 @@ class UploadSessions:
     def start(self, spec: UploadSpec) -> str:
         """Create a session durably, and return its ID. Raises the errors that the commit would raise and that
         are already known."""
-        self._store.at(spec.bucket).precheck(spec.ref)
+        self._store.bucket_store(spec.bucket).precheck(spec.ref)
         if self._store.now() - self._last_expiry_ns > _EXPIRY_INTERVAL_NS:
             self.expire()
         upload_id = os.urandom(24).hex()
@@ -185,7 +185,7 @@ class UploadSessions:
             # creation, the data may already be linked but not unlinked.
             try:
                 stored = ObjectRef(spec.bucket, spec.name)
-                current = self._store.at(spec.bucket).read_record(stored, hash_limit=0)
+                current = self._store.bucket_store(spec.bucket).read_record(stored, hash_limit=0)
             except BucketsError:
                 return None
             if current.generation != record.generation:
@@ -275,7 +275,7 @@ class UploadWriter:
         with self._lock:
             staged = self._require()
             try:
-                record = self._store.at(spec.bucket).commit(
+                record = self._store.bucket_store(spec.bucket).commit(
                     spec.ref,
                     staged,
                     Draft(spec.fields, spec.metadata, spec.expected, spec.holds),

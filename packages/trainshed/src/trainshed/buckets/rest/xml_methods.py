@@ -98,7 +98,7 @@ async def answer_xml(call: Call) -> Response:
             await call.run(call.sessions.cancel, call.target.bucket, call.query["uploadId"])
             return Response(status=204)
         case ["DELETE"] | ["DELETE", "generation"]:
-            await call.run(call.store.at(call.target.bucket).delete, call.ref())
+            await call.run(call.store.bucket_store(call.target.bucket).delete, call.ref())
             return Response(status=204)
         case _:
             raise _unsupported_error(call)
@@ -131,7 +131,7 @@ async def _list(call: Call) -> Response:
         is_prefix = common_prefix(marker, query) == marker
         floor = after_prefix(marker) if is_prefix else (start_after or marker).encode() + b"\0"
         query = replace(query, page_token=encode_token(floor))
-    page = await call.run(call.store.at(bucket).list, bucket, query)
+    page = await call.run(call.store.bucket_store(bucket).list, bucket, query)
     if limit == 0:
         page = list_page(query, entries=())
     fields = {
@@ -169,7 +169,7 @@ def _elements(**fields: str) -> str:
 
 
 async def _put(call: Call) -> Response:
-    objects = call.store.at(call.target.bucket)
+    objects = call.store.bucket_store(call.target.bucket)
     draft = Draft(_properties(call), _custom_metadata(call), _client_checksums(call))
     await call.run(objects.precheck, call.ref())
     staged = await call.run(call.store.stage)

@@ -229,7 +229,7 @@ class Replica(Record, frozen=True):
 
 
 class KeptAutopsy(Record, frozen=True):
-    """A summary of the autopsy of a failed replica."""
+    """A summary of an autopsy, which contains the files of a failed replica for a limited time."""
 
     replica: str = ""
     task: str = ""
