@@ -463,7 +463,9 @@ def _context(text: str, store: StoreName) -> NodeName:
     try:
         return NodeName.parse(text, NodeKind.CONTEXT)
     except InvalidRequest:
-        raise FilterError(f"{text!r} is not the name of a context") from None
+        raise FilterError(
+            f"{text!r} is not the name of a context. Use the ID of a context, or its full name"
+        ) from None
 
 
 def _leaf(leaf: Comparison | Term, kind: NodeKind, links: Links) -> Callable[[Node], bool]:
@@ -505,13 +507,13 @@ def _metadatum(leaf: Comparison) -> Callable[[Node], bool]:
     test: Callable[[Any], bool]
     if kind == "bool_value" or (not kind and leaf.value in ("true", "false")):
         if leaf.value not in ("true", "false"):
-            raise FilterError(f"{leaf.value!r} is neither true nor false")
+            raise FilterError(f"{leaf.value!r} is neither true nor false. Use true or false")
         types, test = (bool,), ordered_test(leaf, leaf.value == "true")
     elif kind == "number_value":
         try:
             types, test = (int, float), ordered_test(leaf, float(leaf.value))
         except ValueError:
-            raise FilterError(f"{leaf.value!r} is not a number") from None
+            raise FilterError(f"{leaf.value!r} is not a number. Use a number such as 0.5") from None
     else:
         test = text_test(leaf)
 

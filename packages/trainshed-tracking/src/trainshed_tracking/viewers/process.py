@@ -40,7 +40,7 @@ _BACKLOG: Final = 64
 _LAST_LINES: Final = 5
 _MAX_LINE: Final = 2000
 _EXIT_TIMEOUT: Final = 5.0
-"""How long, in seconds, a keeper may take to end all processes before it is killed."""
+"""Seconds that a keeper has to end all of its processes. After that, the service kills the keeper."""
 _ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _SENT: Final = (b"accept", b"accept-encoding", b"accept-language", b"content-type")
 _PASSED: Final = (

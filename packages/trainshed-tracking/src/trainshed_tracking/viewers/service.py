@@ -60,11 +60,12 @@ class _Entry(Struct, eq=False):
 
 
 class ViewerPool:
-    """The running viewers. The first request for a viewer starts it. Runs only on the event loop. `most`:
-    maximum number of running viewers. `idle`: seconds without a request after which a viewer is stopped."""
+    """The running viewers. The first request for a viewer starts it. Runs only on the event loop.
+    `max_viewers`: maximum number of running viewers. `idle`: seconds without a request after which a viewer
+    is stopped."""
 
-    def __init__(self, most: int, idle: float = 600.0) -> None:
-        self._most: Final = most
+    def __init__(self, max_viewers: int, idle: float = 600.0) -> None:
+        self._max_viewers: Final = max_viewers
         self._idle: Final = idle
         #: Viewers by name. The least recently used one is first.
         self._entries: dict[str, _Entry] = {}
@@ -132,13 +133,13 @@ class ViewerPool:
     def _make_room(self) -> None:
         """If the maximum number of viewers run, stop the least recently used viewer without a request. Raises
         Unavailable if all have requests."""
-        if len(self._entries) < self._most:
+        if len(self._entries) < self._max_viewers:
             return
         unused = next((entry for entry in self._entries.values() if not entry.busy), None)
         if unused is None:
             raise Unavailable(
-                f"{self._most} TensorBoards are in use, which is the maximum. Close one, or try again in a "
-                "moment."
+                f"{self._max_viewers} TensorBoards are in use, which is the maximum. Close one, or "
+                "try again in a moment."
             )
         self._drop(unused)
 

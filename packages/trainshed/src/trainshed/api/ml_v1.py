@@ -237,8 +237,8 @@ async def _resumed_job(call: Call, request: Any) -> tuple[TuningJob | None, tupl
 
 
 def _with_resumed_studies(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
-    """Return the specification with the studies that it resumes. Raises InvalidRequest if the previous job's
-    search was different."""
+    """Return the specification of a tuning job that continues the search of the job `previous`. Raises
+    InvalidRequest if that search had other parameters or metrics."""
     if previous is None:
         return spec
     before = previous.spec.study

@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 def record_secrets(texts: Iterable[tuple[str, str]]) -> None:
-    """Add the secrets to which a new job refers to the audit record of the current call. `texts`: texts of
-    the request."""
+    """In the audit record of the current call, store the names of the secrets that a new job uses. `texts`:
+    (field, text) of each text in the request."""
     refs = (ref for _, text in texts for ref in secrets.references(text))
     if (names := ", ".join(sorted({ref.name for ref in refs}))) and (call := current_call()):
         call.record.detail = {"secrets": names if len(names) <= 120 else f"{names[:117]}..."}

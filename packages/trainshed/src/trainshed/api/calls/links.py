@@ -1,8 +1,8 @@
 """Links to pages that open without a token: shells in replicas, and TensorBoard views of jobs.
 
-Everyone with a link can use it, as long as its owner has the permission. The key of the link follows the `#`,
-so browsers do not send the key with the request for the page. Instead, the page sends the key and receives
-one of these:
+Every user with a link can open the page, if the owner of the link currently has the permission. The key of
+the link follows the `#`, so browsers do not send the key with the request for the page. Instead, the page
+sends the key and receives one of these:
 
 - for a shell: a ticket (`Tickets`)
 - for a TensorBoard view: a mark, which is a secret part of the view's path. A browser sends a cookie to all
@@ -102,7 +102,7 @@ class Links:
         self._pages = pages
 
     def issue(self, target: str, shown: Credential) -> str:
-        """Return a key that contains these credentials, for a target."""
+        """Return a key for a link to a target. The key contains the credentials `shown`."""
         content = msgspec.json.encode(shown)
         nonce = hmac.digest(self._key, content, hashlib.sha256)[:_NONCE_SIZE]
         holder = _text(nonce + self._encrypt(nonce, content))

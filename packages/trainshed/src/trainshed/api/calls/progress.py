@@ -70,7 +70,8 @@ class ProgressReader:
         async with state.lock:
             if state.is_complete:
                 return state
-            # A slow call from before a retry may end after a call that has already handled the retry.
+            # Never return to an earlier attempt or incarnation: a slow call may have read `job` before a
+            # retry that another call has already handled.
             if (state.attempt, state.incarnation) < (job.attempt, replica.incarnation):
                 if state.attempt != job.attempt:
                     state.place = 0

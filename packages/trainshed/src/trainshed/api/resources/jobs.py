@@ -2,8 +2,8 @@
 find, cancel and delete it, and return its position in the queue.
 
 Jobs that were created with `enableWebAccess` contain links to shells while they run (`webAccessUris`,
-facts/resources). Everyone with a link can use it. Therefore only callers who may open shells receive links.
-Programs may read the jobs of their project, but never receive links.
+facts/resources). Every user with a link can open the shell. Therefore only callers who may open shells
+receive links. Programs may read the jobs of their project, but never receive links.
 """
 
 import json

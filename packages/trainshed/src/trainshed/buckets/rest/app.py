@@ -256,7 +256,7 @@ class BucketsApp:
             case Endpoint.BATCH:
                 return await self._batch(call)
             case Endpoint.UNKNOWN:
-                raise NotFound(f"Not Found: {call.path} is not a path of this API.")
+                raise NotFound(f"Not Found: {call.path} is not a path of this API. Check the path.")
 
     async def _batch(self, call: Call) -> Response:
         if call.request.method != "POST":

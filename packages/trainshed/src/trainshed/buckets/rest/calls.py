@@ -186,7 +186,7 @@ class Call:
                     total += len(content)
                     if limit is not None and total > limit:
                         raise InvalidRequest(
-                            f"The request's body has over {limit} bytes after decompression."
+                            f"The request's body has over {limit} bytes after decompression. Send fewer bytes."
                         )
                     yield content
             is_whole = decompressor.eof
@@ -206,7 +206,9 @@ class Call:
                 pending += chunk
                 total += len(chunk)
                 if limit is not None and total > limit:
-                    raise InvalidRequest(f"The request's body has over {limit} bytes.")
+                    raise InvalidRequest(
+                        f"The request's body has over {limit} bytes. Send fewer bytes."
+                    )
                 if len(pending) >= BLOCK:
                     yield bytes(pending)
                     pending.clear()

@@ -63,7 +63,9 @@ class MultipartReader:
         self._buffer += block
         if self.head is None and not self._parse_head():
             if len(self._buffer) > _MAX_HEAD:
-                raise InvalidRequest("The metadata part of the multipart upload is over 1 MiB.")
+                raise InvalidRequest(
+                    "The metadata part of the multipart upload is over 1 MiB. Shorten it."
+                )
             return b""
         certain = len(self._buffer) - len(self._delimiter) - _MAX_EPILOGUE
         if certain <= 0:
@@ -79,7 +81,9 @@ class MultipartReader:
             # If the content is empty, the delimiter may directly follow the blank line.
             if self.head is not None and self._buffer.startswith(self._delimiter + b"--"):
                 return b""
-            raise InvalidRequest("The multipart upload ends before its closing boundary.")
+            raise InvalidRequest(
+                "The multipart upload ends before its closing boundary. Send all of it."
+            )
         return bytes(self._buffer[:end])
 
     def _parse_head(self) -> bool:

@@ -144,7 +144,7 @@ async def continue_upload(call: Call) -> Response:
     upload_id = call.query["upload_id"]
     if call.request.method == "DELETE":
         await call.run(call.sessions.cancel, call.target.bucket, upload_id)
-        raise UploadCancelled("The upload was cancelled.")
+        raise UploadCancelled("The upload was cancelled. Start a new upload.")
     session = await call.run(call.sessions.resume, call.target.bucket, upload_id)
     if isinstance(session, CommittedUpload):
         async for _ in call.blocks():

@@ -79,7 +79,7 @@ class DrillOrder(Record, frozen=True):
 
 
 class Drill(DrillOrder, frozen=True):
-    """A drill of a job."""
+    """A drill of a job: a fault that a user orders to test the recovery of the job."""
 
     #: Number of the drill within its job; 0 = not stored in the job yet.
     number: int = 0
