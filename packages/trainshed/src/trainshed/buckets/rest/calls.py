@@ -186,7 +186,7 @@ class Call:
                     total += len(content)
                     if limit is not None and total > limit:
                         raise InvalidRequest(
-                            f"The request's body has over {limit} bytes after decompression. Send fewer bytes."
+                            f"The body has over {limit} bytes after decompression. Send fewer bytes."
                         )
                     yield content
             is_whole = decompressor.eof
