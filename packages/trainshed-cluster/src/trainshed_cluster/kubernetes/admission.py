@@ -1,4 +1,5 @@
-"""Watches Kueue's workloads, one for each attempt, and deletes the workloads of finished attempts."""
+"""Watches Kueue's workloads, which are its queue entries: one for each attempt. Deletes the workloads of
+finished attempts."""
 
 import asyncio
 import logging
@@ -15,21 +16,21 @@ from trainshed_cluster.remote.cluster import AllocationName, ClusterUnavailable
 log = logging.getLogger(__name__)
 
 _QUOTA_KEEP_SECONDS = 5.0
-"""An attempt without Pods keeps its quota for this many seconds. A replica that moves requests its next Pod
-earlier."""
+"""Seconds for which an attempt without Pods keeps its quota in Kueue. A replica that moves to another node
+requests its next Pod within this time."""
 _RETRY_INTERVAL = 5.0
 """Seconds between two attempts to delete a workload."""
 _STRAY_TIMEOUT = 120.0
-"""Workloads from before this service's start are deleted after this many seconds, unless their attempt
-continues."""
+"""Seconds after the service's start at which it deletes the workloads of an earlier service process. The
+workloads of attempts that continue are kept."""
 
 
 class Admission:
-    """Kueue's view of this service's attempts.
+    """Watches and deletes Kueue's workloads of this service's attempts.
 
     Args:
         changed: Called when a workload has changed.
-        is_wanted: Returns whether the attempt of a workload has allocations or requests.
+        is_wanted: Returns whether the attempt of a workload has allocations, or requests for allocations.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Admission:
 
     async def start(self, namespaces: Collection[str]) -> None:
         """Start watching the workloads. Raises ClusterRefused if Kueue is missing or its workloads are not
-        readable, and ClusterUnavailable."""
+        readable, and ClusterUnavailable if the API does not respond."""
         version = await self._version()
         for where in namespaces:
             path = f"{kueue.API}/{version}/namespaces/{where}/workloads"
@@ -67,7 +68,8 @@ class Admission:
         await self._tasks.close()
 
     def delay(self, allocation: AllocationName, pod: Pod) -> Delay | None:
-        """Return Kueue's reason for delaying a Pod. None = Kueue does not delay it, or gives no reason."""
+        """Return Kueue's reason for delaying a Pod, or None if Kueue does not delay the Pod or gives no
+        reason."""
         collection = self._collections.get(pod.metadata.namespace)
         if collection is None or pod.spec.node_name:
             return None

@@ -27,15 +27,16 @@ from trainshed_cluster.remote.retrying_cluster import RetryingCluster
 _AGENT_DIRECTORY: Final = f"{DIRECTORY}/agents"
 """Directory in a Pod for its agent's files."""
 _DOCUMENT_TIMEOUT = 60
-"""A Pod's process exits if it receives no document within this many seconds, for example because the service
-was killed. Otherwise the process would count as an agent."""
+"""Seconds after which a Pod's process exits if it has received no agent document, for example because the
+service was killed. Otherwise the service would treat the waiting process as a running agent."""
 _SCRIPT: Final = f"""\
 import os,signal
 signal.signal(signal.SIGALRM,lambda *_:(os.write(2,b'received no document\\n'),os._exit(78)))
 signal.alarm({_DOCUMENT_TIMEOUT})
 {READ}
 """
-"""Code for `python -c` that executes the parcel. Process 1 ignores signals without a handler."""
+"""Code for `python -c` that executes the parcel of `Bootstrap`. It handles SIGALRM itself, because the kernel
+ignores a signal to process 1 that has no handler."""
 
 
 def new_engine(context: EngineContext) -> RemoteEngine:
@@ -55,7 +56,8 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         directory=directory,
         listening=Listening(settings.address, settings.port, service_sockets(context)),
         lease=settings.lease,
-        # If a node is silent, `states.node_state` reports that its programs may still run.
+        # A silent node counts as GONE, but its programs count as lost only when their leases end, because
+        # `states.node_state` reports that they may still run.
         down_is_lost=True,
         agent=partial(_document, context, settings, cache(partial(agent_settings, context))),
         command=partial(_command, Extensions(context.cache, directory / "extensions")),
@@ -82,7 +84,8 @@ def new_engine(context: EngineContext) -> RemoteEngine:
 
 
 def _interpreter_directories(context: EngineContext) -> list[str]:
-    """Return the prefixes of the environments' Pythons outside the cache. Pods also receive these."""
+    """Return the directories of Python interpreters that environments use outside the cache. Pods receive
+    these directories in addition to the cache."""
     directories = {
         prefix.parent for prefix in context.interpreters() if str(prefix) not in SHARED_PREFIXES
     }
@@ -98,7 +101,8 @@ def _bootstrap(code: AgentCode) -> Bootstrap:
 
 
 def _command(extensions: Extensions, node: str) -> AgentCommand:
-    """Return the command that starts an agent. The first call blocks for several seconds."""
+    """Return the command that starts an agent. The first call blocks for several seconds, because it fetches
+    and packs the agents' code."""
     made = _bootstrap(AgentCode.collect(extensions.files()))
     return AgentCommand(made.argv, made.parcel)
 
@@ -109,13 +113,13 @@ def _document(
     document: Callable[[], Mapping[str, Any]],
     **own: Any,
 ) -> AgentDocument:
-    """Create an agent's document from the common values of all agents and its own values."""
+    """Create an agent's document from the values that all agents share and from the agent's `own` values."""
     own["address"] = None  # The agent uses its Pod's address, not the node's.
     return AgentDocument(
         directory=_AGENT_DIRECTORY,
         cache=str(context.cache),
         hosts_file=HOSTS_FILE,
         grace=settings.grace,
-        # `RemoteOptions.agent` lists the agent's own values.
+        # `own` contains the values that the comment of `RemoteOptions.agent` lists.
         **{**document(), **own},
     )

@@ -34,15 +34,17 @@ _TIMEOUT = httpx2.Timeout(20.0, connect=5.0)
 WATCH_SECONDS: Final = 240
 """Seconds after which the server ends a watch. The client then resumes it."""
 _WATCH_TIMEOUT = WATCH_SECONDS + 30.0
-"""A watch that receives nothing for this many seconds has failed."""
+"""Seconds without data after which a watch has failed."""
 _STDIN, _STDOUT, _ERROR = b"\0", b"\1", b"\3"
-"""First byte of a message to or from a container. It identifies the stream."""
+"""First byte of a message to or from a container, which identifies the stream: standard input, standard
+output, or errors of the API."""
 _INPUT_TIMEOUT = 30.0
-"""A process must read its input within this many seconds."""
+"""Seconds that a process in a container has to read its input."""
 _CHUNK_SIZE = 1 << 17
 """Bytes of one message to a container."""
 _TRANSPORT_ERRORS = (httpx2.HTTPError, OSError, ConfigError)
-"""Exceptions of a request without a response. ConfigError means that credentials are currently missing."""
+"""Exceptions of a request that received no response. ConfigError occurs if credentials are missing at the
+moment."""
 
 
 class ApiFailure(Exception):
@@ -62,21 +64,21 @@ class ApiFailure(Exception):
 
     @property
     def is_full(self) -> bool:
-        """Return whether a quota is exhausted now. An object that lacks fields which the quota
-        requires causes a permanent error instead."""
+        """Return whether the request failed because a quota is exhausted now. If the object lacks a field
+        that the quota requires, the error is permanent, and the result is False."""
         text = str(self)
         return self.status in (403, 429) and "quota" in text and "must specify" not in text
 
 
 def start_error(failure: ApiFailure, what: str) -> ClusterRefused | ClusterUnavailable:
-    """Return the exception to raise if a start cannot read `what`: ClusterRefused for a permanent failure,
-    ClusterUnavailable for a temporary one."""
+    """Return the exception to raise if `what` cannot be read at the service's start: ClusterRefused for a
+    permanent failure, ClusterUnavailable for a temporary one."""
     kind = ClusterRefused if failure.is_final else ClusterUnavailable
     return kind(f"cannot read {what} of the cluster: {failure}")
 
 
 class Expired(Exception):
-    """The server no longer has the version from which a watch would continue."""
+    """The server no longer stores the version of the collection from which a watch would continue."""
 
 
 class ApiClient:
@@ -92,7 +94,7 @@ class ApiClient:
             config = kubeconfig.get()
             assert config is not None, "the kubeconfig has a context"
             params = ConnectionParams(timeout=_TIMEOUT, trust_env=False)
-            # The class declares the transports of synchronous and asynchronous clients as one field.
+            # The class declares one field for two types of transport, synchronous and asynchronous.
             params.transport = transport  # pyright: ignore[reportAttributeAccessIssue]
             self._http = AsyncClient(config, params)
         except (ConfigError, KeyError, OSError, ValueError) as failure:
@@ -111,8 +113,8 @@ class ApiClient:
     async def list(
         self, path: str, kind: type[T], params: Mapping[str, str] | None = None
     ) -> tuple[list[T], str]:
-        """Return all objects of a collection, and the version from which a watch continues. Raises
-        ApiFailure, ClusterUnavailable."""
+        """Return all objects of a collection, and the version from which a watch continues. Raises ApiFailure
+        if the API rejects the request, and ClusterUnavailable if the API does not respond."""
         objects: list[T] = []
         query = {"limit": str(_PAGE_SIZE), **(params or {})}
         while True:
@@ -123,7 +125,8 @@ class ApiClient:
             query["continue"] = page.metadata.continue_
 
     async def get(self, path: str, kind: type[T]) -> T:
-        """Return an object. Raises ApiFailure, ClusterUnavailable."""
+        """Return an object. Raises ApiFailure if the API rejects the request, and ClusterUnavailable if the
+        API does not respond."""
         return _decode(await self._call("GET", path), kind)
 
     async def create(
@@ -133,11 +136,13 @@ class ApiClient:
         kind: type[T],
         params: Mapping[str, str] | None = None,
     ) -> T:
-        """Create an object. Raises ApiFailure, ClusterUnavailable."""
+        """Create an object. Raises ApiFailure if the API rejects the request, and ClusterUnavailable if the
+        API does not respond."""
         return _decode(await self._call("POST", path, params=params, body=manifest), kind)
 
     async def delete(self, path: str, *, uid: str | None = None, grace: int | None = None) -> None:
-        """Delete an object if it exists. Raises ApiFailure, ClusterUnavailable.
+        """Delete an object if it exists. Raises ApiFailure if the API rejects the request, and
+        ClusterUnavailable if the API does not respond.
 
         Args:
             uid: Uid of the object; None = any object of that name.
@@ -149,13 +154,14 @@ class ApiClient:
         try:
             await self._call("DELETE", path, body=body)
         except ApiFailure as failure:
-            # 409: another object has that name now.
+            # 409: another object has this name now, so the object with `uid` no longer exists.
             if failure.status not in (404, 409):
                 raise
 
     async def watch(self, path: str, version: str) -> AsyncGenerator[WatchEvent]:
         """Yield the changes since `version` until the server ends the watch, every few minutes. Raises
-        Expired, ApiFailure, ClusterUnavailable."""
+        Expired if `version` is too old, ApiFailure if the API rejects the request, and ClusterUnavailable if
+        the API does not respond."""
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -183,8 +189,9 @@ class ApiClient:
             raise ClusterUnavailable(_connection_error(self.server, failure)) from failure
 
     async def attach(self, path: str, container: str, stdin: bytes, word: bytes) -> bool:
-        """Send a container its standard input, and wait until it prints `word`. Returns False if the
-        container ends first. Raises ApiFailure, ClusterUnavailable."""
+        """Send a container its standard input, and wait until the container prints `word`. Returns False if
+        the container ends first. Raises ApiFailure if the API rejects the request, and ClusterUnavailable if
+        the API does not respond."""
         params = {"container": container, "stdin": "true", "stdout": "true", "stderr": "false"}
         try:
             async with self._http.websocket(
@@ -225,7 +232,7 @@ class ApiClient:
 
 
 def _single_cause(failure: Exception) -> Exception:
-    """Return the only exception inside the exception groups of a task group."""
+    """Return the only exception inside the nested exception groups that a task group raised."""
     inner: tuple[Exception, ...]
     while len(inner := getattr(failure, "exceptions", ())) == 1:
         failure = inner[0]
@@ -244,7 +251,7 @@ async def _wait_for_word(line: AsyncWebSocketSession, word: bytes) -> bool:
 
 
 async def _lines(answer: httpx2.Response) -> AsyncGenerator[bytes]:
-    """Yield each line as soon as it is complete."""
+    """Yield each line of a streamed response as soon as the line is complete."""
     rest = b""
     async for part in answer.aiter_raw():
         *whole, rest = (rest + part).split(b"\n")
@@ -262,7 +269,7 @@ def _decode(answer: bytes, kind: Any) -> Any:
 
 def _error_of(answer: httpx2.Response) -> ApiFailure | ClusterUnavailable:
     try:
-        # The content of a rejected WebSocket response was not read, and is no longer available.
+        # The content of a rejected WebSocket request was not read, and is no longer available.
         content = answer.content
     except httpx2.ResponseNotRead:
         content = b""

@@ -1,9 +1,9 @@
 """Implements `remote`'s `Cluster` for Kubernetes. Each allocation is a Pod. The Pod's only process becomes
-the agent when it receives the agent's document.
+the agent when it receives the agent's document, which is its startup data.
 
-Nodes and Pods are listed once and then watched (`watches.WatchedCollection`). `states`, `manifests` and
-`kueue` contain the rules. `own_pods.OwnPods` contains the Pods of allocations. Both requests and watches
-update it.
+The service lists nodes and Pods once and then watches them (`watches.WatchedCollection`). `states`,
+`manifests` and `kueue` contain the rules. `own_pods.OwnPods` contains the Pods of this service's allocations.
+Both requests and watches update it.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _REPORT_INTERVAL = 0.05
-"""Changes are collected for this many seconds and then reported together."""
+"""Seconds for which changes are collected before they are reported together."""
 _QUOTA_RETRY_INTERVAL = 5.0
 """Seconds before a Pod that exceeded the namespace's quota is requested again."""
 _DELETE_TIMEOUT = 30.0
@@ -57,8 +57,8 @@ _DELETE_TIMEOUT = 30.0
 _EXIT_TIMEOUT = 2.5
 """Seconds to wait for the end of a Pod after its agent was shut down."""
 _EVICTION_TIMEOUT = 3.0
-"""Seconds to wait for the reason of an eviction. A kubelet may report it after it has sent the agent a
-signal."""
+"""Seconds to wait until Kubernetes records the reason for a Pod's eviction. The kubelet may record it after
+it has sent the agent a signal."""
 _DELETE_GRACE = 1
 """Grace period in seconds when the Pod of a finished agent is deleted."""
 _NODES, _PODS = "/api/v1/nodes", "/api/v1/pods"
@@ -72,9 +72,10 @@ class KubernetesCluster:
 
     Args:
         service: The part of allocation names that identifies this service.
-        command: Command of Pods.
+        command: The command of every Pod, which starts an agent.
         cache: The service's cache directory.
-        beside: Returns further directories of content for Pods; called once, in a thread.
+        beside: Returns the directories outside the cache whose files Pods also need, such as interpreters.
+            Called once, in a thread.
     """
 
     def __init__(
@@ -96,17 +97,17 @@ class KubernetesCluster:
         self._client: ApiClient | None = None
         self._tasks = Crew()
         self._nodes: WatchedCollection[ClusterNode] | None = None
-        #: The watched Pods of the whole cluster, or of each job namespace if the account may not list all
-        #: Pods.
+        #: The watched Pods: one collection for the whole cluster, or, if the account may not list all Pods,
+        #: one for each namespace of jobs.
         self._pods: list[WatchedCollection[Pod]] = []
         self._own = OwnPods(service)
         self._needs: dict[AllocationName, NodeNeed] = {}
-        #: Kueue's workloads, if jobs wait in its queue.
+        #: Watches Kueue's workloads; None = jobs do not wait in a queue of Kueue.
         self._admission: Admission | None = None
         self._is_detached = False
         #: Allocations for which an `acquire` call is waiting.
         self._awaited: set[AllocationName] = set()
-        #: The reason why each of these allocations' Pods cannot be created now.
+        #: Why the Pods of these allocations cannot be created now.
         self._creation_delays: dict[AllocationName, Delay] = {}
         self._changed = asyncio.Event()
         self._is_outdated = False
@@ -118,7 +119,8 @@ class KubernetesCluster:
         try:
             await self._begin(client)
         except BaseException:
-            # Another start may follow. It must not run concurrently with this start's watches.
+            # `start` may be called again. The next call must not run at the same time as the watches of this
+            # call.
             await self._end_watches()
             raise
 
@@ -193,8 +195,9 @@ class KubernetesCluster:
             pod = await self._running_pod(name, need, avoid=avoid)
         except BaseException:
             if self._is_detached:
-                raise  # The Pod continues to wait for the next service.
-            # Release it even if no Pod is known: a request that was sent to the API may still create one.
+                raise  # The Pod remains, so that the next service process can use it.
+            # Release the allocation even if no Pod is known: a request that was already sent to the API may
+            # still create a Pod.
             withdrawing = begin(self._try_release(name), f"kubernetes: withdrawing {name}")
             await asyncio.shield(withdrawing)
             raise
@@ -216,7 +219,8 @@ class KubernetesCluster:
             or pod.is_leaving
             or pod.is_over
         ):
-            # The Pod already had an agent, or an earlier start of an agent was interrupted.
+            # The Pod is not waiting for a document: it already had an agent, or an earlier start was
+            # interrupted. Replace the Pod.
             need = replace(self._needs[allocation.name], node=node)
             pod = await self._running_pod(allocation.name, need, is_replacement=True)
         self._own.waiting_uids.discard(pod.metadata.uid)
@@ -230,21 +234,22 @@ class KubernetesCluster:
             if failure.status == 404 and await self._ends_within(_EXIT_TIMEOUT, allocation.name):
                 raise self._agent_start_error(allocation.name, pod) from failure
             raise ClusterUnavailable(
-                f"cannot send Pod {pod.metadata.name} its agent's document: {failure}"
+                f"cannot send the agent's startup data to Pod {pod.metadata.name}: {failure}"
             ) from failure
         if not is_confirmed:
             await self._ends_within(_EXIT_TIMEOUT, allocation.name)
             raise self._agent_start_error(allocation.name, pod)
 
     async def _ends_within(self, seconds: float, name: AllocationName) -> bool:
-        """Wait until a Pod has ended, for at most that many seconds. Returns whether it has ended."""
+        """Wait for at most `seconds` until a Pod has ended. Returns whether it has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wait_for(lambda: True if self._own.has_ended(name) else None)
         return self._own.has_ended(name)
 
     def _agent_start_error(self, name: AllocationName, pod: Pod) -> ClusterUnavailable:
-        """Return the error that explains why a Pod's process ended instead of becoming an agent."""
+        """Return the error for a Pod whose process ended instead of becoming an agent. It contains the cause
+        of the end."""
         return _ended_early(self._own.end_of(self._own.pods.get(name, pod)))
 
     async def allocation_end(self, name: AllocationName) -> AllocationEnd | None:
@@ -275,7 +280,7 @@ class KubernetesCluster:
         return None
 
     async def require_reachable(self, name: AllocationName) -> None:
-        """Do nothing: a Pod ends with its agent."""
+        """Do nothing, because the Pod of an allocation ends together with its agent."""
 
     async def wait_durable(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
         return ()  # A Pod ends with its agent, and the API stores every change that it has confirmed.
@@ -297,9 +302,9 @@ class KubernetesCluster:
     async def _delete_finished(self, name: AllocationName, pod: Pod) -> None:
         """Delete a Pod after its agent has shut down. Raises ClusterUnavailable."""
         if pod.is_running and pod.metadata.uid not in self._own.waiting_uids:
-            # The agent has just been shut down, so the Pod ends soon. Deleting a Pod that has ended takes
-            # effect at once. For any other Pod the kubelet cleans up first, which old kubelets do once a
-            # minute.
+            # The agent has just been shut down, so the Pod ends soon. Wait for that, because Kubernetes
+            # deletes a Pod that has ended at once. Otherwise the kubelet must clean up first, and old
+            # kubelets do that only once a minute.
             await self._ends_within(_EXIT_TIMEOUT, name)
         try:
             await self._delete(pod)
@@ -321,11 +326,13 @@ class KubernetesCluster:
         is_replacement: bool = False,
         avoid: Collection[str] | None = None,
     ) -> Pod:
-        """Wait until the allocation's Pod runs, and return it. Creates the Pod if it does not exist. Raises
-        ClusterRefused, ClusterUnavailable, AgentEnded.
+        """Wait until the allocation's Pod runs, and return the Pod. Creates the Pod if it does not exist.
+
+        Raises ClusterRefused if the Pod can never run, AgentEnded if the Pod ended before it had an agent,
+        and ClusterUnavailable for temporary failures.
 
         Args:
-            is_replacement: Create another Pod in any case.
+            is_replacement: Delete an existing Pod, and create another one.
             avoid: Nodes to avoid if possible.
         """
         pod, again = self._own.pods.get(name), 0
@@ -368,7 +375,7 @@ class KubernetesCluster:
         return await self._wait_for(running_or_none)
 
     def _require_node_up(self, node: str) -> None:
-        """Raise ClusterUnavailable if a Pod on this node could never start."""
+        """Raise ClusterUnavailable if no Pod can start on this node."""
         assert self._nodes is not None
         known = self._nodes.objects.get(node)
         state, cause = (
@@ -407,7 +414,7 @@ class KubernetesCluster:
         )
         replacement_delay = partial(kueue.replacement_delay, name, need, self._own.pods)
         if self._admission is not None and (delay := replacement_delay()):
-            # The attempt already has its total number of Pods, according to Kueue. Wait until it has fewer.
+            # The attempt already has as many Pods as Kueue allows. Wait until it has fewer.
             self._creation_delays[name] = delay
             self._mark_changed()
             await self._wait_for(lambda: None if replacement_delay() else True)
@@ -427,7 +434,7 @@ class KubernetesCluster:
                         word="ExceededQuota",
                     )
                     self._mark_changed()
-                    # The API does not signal when a quota has capacity again.
+                    # The API does not report when a quota has capacity again, so retry.
                     await asyncio.sleep(_QUOTA_RETRY_INTERVAL)
                     continue
                 elif failure.is_final:
@@ -438,7 +445,8 @@ class KubernetesCluster:
                     raise ClusterUnavailable(f"{name}: {failure}") from failure
             known = self._own.pods.get(name)
             if is_new and (name in self._own.ends or name in self._own.vanished):
-                return pod  # The watch has reported the Pod's end before the API responded.
+                # The watch reported the Pod's end before the API confirmed the Pod's creation.
+                return pod
             if known is None or known.metadata.uid != pod.metadata.uid:
                 self._pod_changed(pod, gone=False)
             if is_new:
@@ -447,8 +455,8 @@ class KubernetesCluster:
             return pod
 
     async def _existing_pod(self, where: str, pod_name: str, name: AllocationName) -> Pod:
-        """Return the existing Pod of that name. An earlier request created it, but the response was lost.
-        Raises ClusterUnavailable if the Pod has another owner."""
+        """Return the existing Pod of that name, which an earlier request created whose response was lost.
+        Raises ClusterUnavailable if the Pod does not belong to this service."""
         try:
             pod = await self._api.get(f"/api/v1/namespaces/{where}/pods/{pod_name}", Pod)
         except ApiFailure as failure:
@@ -461,10 +469,11 @@ class KubernetesCluster:
         return pod
 
     async def _delete(self, pod: Pod) -> None:
-        """Delete a Pod. Raises ApiFailure, ClusterUnavailable."""
+        """Delete a Pod. Raises ApiFailure if the API rejects the request, and ClusterUnavailable if the API
+        does not respond."""
         uid = pod.metadata.uid
         if uid in self._own.deleted_uids:
-            return  # The deletion was already requested. The kubelet needs time for it.
+            return  # The deletion was already requested. The kubelet needs some time to complete it.
         if not pod.is_leaving:
             self._own.deleted_uids.add(uid)
         try:
@@ -474,7 +483,8 @@ class KubernetesCluster:
             raise
 
     async def _remove_pod(self, pod: Pod) -> None:
-        """Delete a Pod and wait until it has no running containers. Raises ClusterUnavailable."""
+        """Delete a Pod and wait until it has no running containers. Raises ClusterUnavailable if the API does
+        not respond or the Pod does not end in time."""
         name = manifests.allocation_of(pod, self._service)
         assert name is not None
         try:
@@ -499,7 +509,8 @@ class KubernetesCluster:
             log.info("kubernetes: cannot release %s yet: %s", name, failure)
 
     def _has_any_of(self, group: str) -> bool:
-        """Return whether an attempt has allocations or requests. `group`: the attempt's name in Kueue."""
+        """Return whether an attempt has allocations, or requests for allocations. `group`: the attempt's name
+        in Kueue."""
         live = (
             name
             for name, pod in self._own.pods.items()
@@ -510,9 +521,9 @@ class KubernetesCluster:
     # --- watches ---
 
     async def _list_pods(self, client: ApiClient) -> None:
-        """List and watch the Pods of the whole cluster if possible, because other Pods also use resources of
-        nodes."""
-        # An earlier call may have stored Pods that no longer exist.
+        """List the Pods of the whole cluster and watch them, because other users' Pods also use resources of
+        nodes. If the account may not list them, list only the Pods in the namespaces of jobs."""
+        # An earlier call may have left Pods here that no longer exist.
         self._pods.clear()
         self._own.pods.clear()
         self._own.waiting_uids.clear()
@@ -572,7 +583,7 @@ class KubernetesCluster:
         return replace(report, delays=delays)
 
     def _admission_delays(self) -> dict[AllocationName, Delay]:
-        """Return the delays of allocations that Kueue has not admitted."""
+        """Return the delays of pending allocations that Kueue has not admitted yet."""
         if self._admission is None:
             return {}
         waiting = ((name, self._own.pods.get(name)) for name in self._awaited)
@@ -592,8 +603,8 @@ class KubernetesCluster:
 
 
 def _ended_early(end: AllocationEnd) -> ClusterUnavailable:
-    """Return the error for a Pod that ended before its agent connected. If the Pod's node was lost, neither
-    the image nor the agent is at fault."""
+    """Return the error for a Pod that ended before its agent connected: AgentEnded, or ClusterUnavailable if
+    the Pod's node was lost, because then neither the image nor the agent is at fault."""
     return (ClusterUnavailable if end.loss is Cause.NODE_FAILED else AgentEnded)(end.why)
 
 

@@ -32,19 +32,21 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """A right that the account needs. `why`: the consequence of its absence."""
+    """A right in the cluster that the service's account needs. `why`: the consequence if the account lacks
+    the right."""
 
     verb: str
     resource: str
     why: str = "no job can run"
-    #: API group; None = the group of Pods.
+    #: API group of the resource; None = the core group, which contains Pods.
     group: str | None = None
 
     def __str__(self) -> str:
         return f"{self.verb} {self.resource}"
 
     def access_review(self, namespace: str | None) -> dict[str, Any]:
-        """Return the access review for this right. `namespace`: None = the whole cluster."""
+        """Return the body of the API request that checks this right. `namespace`: None = the right applies to
+        the whole cluster."""
         resource, _, part = self.resource.partition("/")
         wanted = {"verb": self.verb, "resource": resource, "subresource": part, "group": self.group}
         fields = {key: value for key, value in (wanted | {"namespace": namespace}).items() if value}
@@ -73,8 +75,9 @@ _KUEUE_RIGHTS = tuple(
 
 
 def examine_kubernetes(table: Mapping[str, Any], cache: Path | None = None) -> Iterator[Finding]:
-    """Yield the findings. Blocks until the cluster has responded or failed. Pods receive all content from the
-    service, so no cache is checked. `table`: `[engines.kubernetes]` of the configuration."""
+    """Check the configuration and the cluster, and yield the findings. Blocks until the cluster has responded
+    or failed. `table`: `[engines.kubernetes]` of the configuration. `cache` is not used, because Pods receive
+    all content from the service."""
     try:
         settings = parse(table)
     except ValueError as failure:
@@ -100,7 +103,7 @@ async def _collect(settings: KubernetesSettings) -> list[Finding]:
 
 
 class Examination:
-    """Examines one cluster through an `ApiClient`."""
+    """Checks one cluster through an `ApiClient`."""
 
     def __init__(self, settings: KubernetesSettings, client: Any) -> None:
         self._settings = settings
@@ -135,7 +138,7 @@ class Examination:
         if not await self._has_right(_LIST_PODS, None):
             yield _finding("no_optional_right", right=_LIST_PODS, where="of the whole cluster")
         elif not await self._has_right(_WATCH_PODS, None):
-            # An account that may list all Pods must also be allowed to watch all Pods.
+            # An account that may list the Pods of the whole cluster must also be allowed to watch them.
             yield _finding("no_right", right=_WATCH_PODS, where="of the whole cluster")
         of_kueue = _KUEUE_RIGHTS if self._settings.queue == "kueue" else ()
         for namespace in self._namespaces:
@@ -149,7 +152,7 @@ class Examination:
         ).status.allowed
 
     async def _admission(self, namespace: str) -> Finding:
-        """Check whether a Pod of a job would be admitted, by a dry run of the API."""
+        """Check by a dry run of the API whether the cluster would admit a Pod of a job."""
         from trainshed_cluster.kubernetes.client import ApiFailure
 
         path = f"/api/v1/namespaces/{namespace}/pods"

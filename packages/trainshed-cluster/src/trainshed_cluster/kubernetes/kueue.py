@@ -1,7 +1,8 @@
-"""Creates the labels by which Kueue admits the Pods of an attempt as one workload, and reads that workload's
-state. Pure.
+"""Creates the labels by which Kueue admits the Pods of an attempt together, as one workload, and reads that
+workload's state. Pure.
 
-A group is named after its attempt. Replacements of its Pods belong to the same group, as Kueue requires.
+In Kueue, the Pods of a workload are a group. Here, the group has the name of the attempt. Pods that replace
+others belong to the same group, as Kueue requires.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,18 +14,18 @@ from trainshed_cluster.remote.cluster import AllocationName, NodeNeed
 
 API: Final = "/apis/kueue.x-k8s.io"
 _MANAGED: Final = "kueue.x-k8s.io/managed"
-"""Label of Pods that Kueue manages."""
+"""Label of the Pods that Kueue manages."""
 _QUEUE, _GROUP = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/pod-group-name"
 _TOTAL: Final = "kueue.x-k8s.io/pod-group-total-count"
 _ROLE: Final = "kueue.x-k8s.io/role-hash"
 _RESERVED, _ADMITTED, _FINISHED = "QuotaReserved", "Admitted", "Finished"
 _EVICTED: Final = "TerminationTarget"
-"""Condition of a Pod that Kueue ends."""
+"""Condition of a Pod that Kueue is ending."""
 _READY: Final = "Ready"
 
 
 def group(allocation: AllocationName) -> str:
-    """Return the group name of an attempt's Pods, which is also the name of Kueue's workload."""
+    """Return the name of the group of an attempt's Pods. The group's workload in Kueue has the same name."""
     return f"trainshed-{allocation.service}-{allocation.job_uid}-{allocation.attempt}"
 
 
@@ -37,15 +38,15 @@ def labels(allocation: AllocationName, queue: str) -> dict[str, str]:
 
 
 def annotations(need: NodeNeed) -> dict[str, str]:
-    """Return the annotations of a Pod. Kueue treats Pods with the same role as one kind, and allows eight
-    kinds in a group. All Pods of a worker pool therefore have the same role, although their labels and
+    """Return the annotations of a Pod: the size of its group, and its role. Kueue allows eight different
+    roles in a group. All Pods of a worker pool therefore have the same role, although their labels and
     excluded nodes differ."""
     pool, _, _ = need.replica.partition("-")
     return {_TOTAL: str(need.gang_size), _ROLE: pool}
 
 
 def is_managed(pod: Pod) -> bool:
-    """Return whether Kueue manages a Pod. Other Pods start without admission."""
+    """Return whether Kueue manages a Pod. Pods that Kueue does not manage start without its admission."""
     return (pod.metadata.labels or {}).get(_MANAGED) == "true"
 
 
@@ -59,11 +60,12 @@ def replacement_delay(
     allocation: AllocationName, need: NodeNeed, pods: Mapping[AllocationName, Pod]
 ) -> Delay | None:
     """Return the delay to report while an attempt already has its total number of Pods, or None if it has
-    fewer. Kueue would evict an additional Pod."""
+    fewer. Another Pod must wait, because Kueue would evict it."""
     others = [
         pod
         for held, pod in pods.items()
-        # Kueue counts these Pods. The programs of replaced Pods have already ended by their leases.
+        # Kueue counts Pods until they end. Pods of lost nodes are included, although their programs have
+        # ended by their leases.
         if held != allocation and group(held) == group(allocation) and pod.status.phase not in ENDED
     ]
     if len(others) < need.gang_size:

@@ -1,7 +1,7 @@
 """Creates the manifest of an allocation's Pod. Pure.
 
-A Pod's command starts the agent, which reads the program from its standard input. No text of a user becomes
-part of a command, so that injection is impossible.
+A Pod's command starts the agent, whose document the service sends to the Pod's standard input. The command
+contains no text from a user, so that command injection is impossible.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from trainshed_cluster.remote.cluster import AllocationName, NodeNeed
 ALLOCATION: Final = "trainshed/hold"
 """Annotation: the name of the Pod's allocation."""
 PREDECESSORS: Final = "trainshed/again"
-"""Annotation: the number of earlier Pods of the allocation; missing for the first one."""
+"""Annotation: the number of earlier Pods of the same allocation. The first Pod does not have it."""
 SERVICE: Final = "trainshed/service"
 """Label: identifies this service's Pods."""
 JOB, ATTEMPT, REPLICA = "trainshed/job", "trainshed/attempt", "trainshed/replica"
@@ -34,18 +34,20 @@ PYTHON_DIRECTORY: Final = "/opt/trainshed"
 HOSTS_FILE: Final = "/etc/hosts"
 """Hosts file with the addresses of peers, which the agent updates."""
 _HOSTS_CONTAINER: Final = "write-hosts"
-"""The init container that creates a hosts file for agents without root rights."""
+"""The init container that copies the hosts file to a place where an agent without root rights can change it.
+"""
 PYTHON: Final = "python3"
-"""Command in Pods' images that starts a Python of the service's version."""
+"""Command in the operator's image that starts a Python of the service's version."""
 PYTHON_CONTAINER: Final = "carry-python"
-"""The init container that copies that Python."""
+"""The init container that copies the operator's Python to a volume, for Pods with a job's image."""
 _SCRATCH, _SHM, _CACHE, _CARRIED, _HOSTS = "scratch", "shm", "cache", "python", "hosts"
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 
 def pod_name(need: NodeNeed, allocation: AllocationName, again: int = 0) -> str:
-    """Return the name of a replica's Pod: hostname, attempt, number of the allocation, and `again` unless it
-    is 0. `again` is needed because a Pod that has ended may keep its name for a minute."""
+    """Return the name of a replica's Pod. It consists of the hostname, the attempt, the number of the
+    allocation, and `again`, the number of earlier Pods, unless that is 0. `again` makes the name unique,
+    because an ended Pod may keep its name for a minute."""
     base = (
         _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-")
         or f"trainshed-{allocation.job_uid}"
@@ -55,13 +57,13 @@ def pod_name(need: NodeNeed, allocation: AllocationName, again: int = 0) -> str:
 
 
 def predecessor_count(pod: Pod) -> int:
-    """Return the number of earlier Pods of its allocation."""
+    """Return the number of earlier Pods of this Pod's allocation."""
     written = (pod.metadata.annotations or {}).get(PREDECESSORS, "")
     return int(written) if written.isdecimal() and len(written) < 9 else 0
 
 
 def allocation_of(pod: Pod, service: str) -> AllocationName | None:
-    """Return the allocation of a Pod; None = the Pod does not belong to this service."""
+    """Return the allocation of a Pod, or None if the Pod does not belong to this service."""
     if (pod.metadata.labels or {}).get(SERVICE) != service:
         return None
     try:
@@ -87,7 +89,7 @@ def pod(
     """Return the manifest of the Pod with the needs of one replica.
 
     Args:
-        avoid: Nodes to avoid; None = use the need's node.
+        avoid: Nodes on which the Pod must not run; None = the Pod must run on the node of `need`.
         accelerator: The cluster's name of the devices; None = no devices.
         command: Starts the agent.
         cache: The service's cache directory, which has the same path in Pods.
@@ -104,13 +106,15 @@ def pod(
     else:
         context |= {"runAsUser": 0}
     spec: dict[str, Any] = {
-        # Only the service decides whether a replica may restart.
+        # Kubernetes must not restart programs, because only the service decides whether a replica may
+        # restart.
         "restartPolicy": "Never",
-        # Longer than the programs' grace period, so that the agent can report their ends.
+        # Kubernetes must wait longer than the programs' grace period, so that the agent can report their
+        # ends.
         "terminationGracePeriodSeconds": math.ceil(settings.grace) + 10,
         "hostname": _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-")[:63].rstrip("-"),
         "enableServiceLinks": False,
-        # Programs are not trusted: they receive no credentials of the cluster.
+        # Programs are not trusted, so they receive no credentials of the cluster.
         "automountServiceAccountToken": False,
         "securityContext": context,
         "tolerations": _tolerations(route),
@@ -143,7 +147,7 @@ def pod(
                 ALLOCATION: str(allocation),
                 **({PREDECESSORS: str(again)} if again else {}),
                 **(kueue.annotations(need) if settings.queue == "kueue" else {}),
-                # Autoscalers must not evict a Pod, because the replica would have to restart.
+                # Autoscalers must not evict a Pod to save nodes, because its replica would have to restart.
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
             },
         },
@@ -156,7 +160,7 @@ def namespace(need: NodeNeed) -> str:
 
 
 def escape(argument: str) -> str:
-    """Escape an argument of a container: Kubernetes replaces $(NAME) with a variable, and $$ with $."""
+    """Escape an argument of a container. Kubernetes would replace $(NAME) with a variable, and $$ with $."""
     return argument.replace("$", "$$")
 
 
@@ -179,8 +183,8 @@ def _labels(
 
 
 def _affinity(operator: Literal["In", "NotIn"], nodes: Collection[str]) -> dict[str, Any]:
-    """Return a node affinity in the form that DaemonSets use. Unlike with `nodeName`, the scheduler still
-    checks resources and taints."""
+    """Return a node affinity in the form that DaemonSets use. It is used instead of `nodeName`, so that the
+    scheduler still checks resources and taints."""
     fields = [
         {"key": "metadata.name", "operator": operator, "values": [node]} for node in sorted(nodes)
     ]
@@ -189,9 +193,10 @@ def _affinity(operator: Literal["In", "NotIn"], nodes: Collection[str]) -> dict[
 
 
 def _tolerations(route: KubernetesRoute) -> list[dict[str, Any]]:
-    """Return the operator's tolerations, and unlimited ones for nodes that are not ready or unreachable.
-    Programs on such nodes may still run. They are lost only when their agent's lease ends, but Kubernetes
-    would end them after a fixed time."""
+    """Return the operator's tolerations, and two unlimited tolerations for nodes that are not ready or
+    unreachable. Without these two, Kubernetes would end the Pods on such nodes after a fixed time, although
+    their programs may still run. The service counts the programs as lost only when their agent's lease ends.
+    """
     own = [
         {
             key: value
@@ -230,7 +235,7 @@ def _container(
         "name": CONTAINER,
         "image": need.image or settings.image,
         "command": [escape(argument) for argument in command],
-        # The agent's document is written to standard input, once.
+        # The service writes the agent's document to standard input once.
         "stdin": True,
         "stdinOnce": True,
         "resources": {"requests": requests, "limits": limits},
@@ -254,7 +259,7 @@ def _container(
         ],
     }
     if not need.image:
-        # Programs of a job's own image start in the image's working directory.
+        # A program in a job's own image starts in the image's working directory. Other programs start here.
         container["workingDir"] = DIRECTORY
     return container
 
@@ -274,28 +279,29 @@ def _python_container(settings: KubernetesSettings) -> dict[str, Any]:
 
 
 def _hosts_container(settings: KubernetesSettings) -> dict[str, Any]:
-    """Return the init container that copies the hosts file of Kubernetes, for the agent to extend."""
+    """Return the init container that copies the Pod's hosts file, so that the agent can add the addresses of
+    peers to the copy."""
     script = f"import shutil,sys;shutil.copyfile('{HOSTS_FILE}',sys.argv[1]+'/{_HOSTS}')"
     return _init_container(settings, _HOSTS_CONTAINER, script, _HOSTS, f"/{_HOSTS}")
 
 
 def _has_own_hosts(settings: KubernetesSettings, need: NodeNeed) -> bool:
-    """Return whether the Pod needs its own hosts file. It does if peers are found by name and the agent
-    cannot change the file of Kubernetes, which belongs to root."""
+    """Return whether the Pod needs its own copy of the hosts file. It does if replicas find their peers by
+    name and the agent cannot change the original, which belongs to root."""
     return need.gang_size > 1 and settings.run_as != 0
 
 
 def _init_container(
     settings: KubernetesSettings, name: str, script: str, volume: str, path: str
 ) -> dict[str, Any]:
-    """Return an init container of the operator's image that runs a Python script with a volume's directory as
-    its argument."""
+    """Return an init container that uses the operator's image and runs a Python script. The script's argument
+    is the directory of a volume."""
     amounts = {"cpu": "100m", "memory": "128Mi"}
     return {
         "name": name,
         "image": settings.image,
         "command": [PYTHON, "-I", "-S", "-c", escape(script), path],
-        # Kubernetes counts the larger of these and the main container's requests, so keep these small.
+        # Kubernetes reserves the larger of these amounts and the main container's, so these are small.
         "resources": {"requests": amounts, "limits": amounts},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -304,7 +310,8 @@ def _init_container(
 
 
 def _content_mount(settings: KubernetesSettings, number: int, path: str) -> dict[str, Any]:
-    """Return the mount of a directory of content. Number 0 is the cache."""
+    """Return the mount of a directory with files for programs and agents. `number`: 0 = the cache, 1 and
+    higher = further directories."""
     if number and settings.cache_claim:
         return {"name": _CACHE, "mountPath": path, "subPath": _subdirectory(path)}
     return {"name": _volume_name(number), "mountPath": path}
@@ -315,7 +322,7 @@ def _volume_name(number: int) -> str:
 
 
 def _subdirectory(path: str) -> str:
-    """Return the path, within a persistent cache, for the files of another directory."""
+    """Return the directory inside a persistent cache that stores the files of another directory, `path`."""
     return f"beside-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
 
@@ -343,8 +350,8 @@ def _volumes(
 def _further_volumes(
     settings: KubernetesSettings, beside: Sequence[str]
 ) -> Iterable[Mapping[str, Any]]:
-    """Return the volumes of the further directories. They are as persistent as the cache, except without root
-    rights: only root can write to hostPath directories that a kubelet creates."""
+    """Return the volumes of the further directories. They persist if the cache does. An exception are Pods
+    without root rights: the kubelet creates hostPath directories that only root can write."""
     if settings.cache_claim:
         return
     is_persistent = settings.cache and settings.run_as == 0

@@ -22,7 +22,7 @@ ENDED: Final = ("Succeeded", "Failed")
 
 
 def parse_quantity(quantity: str | int) -> float:
-    """Parse a quantity. Raises ValueError."""
+    """Parse a quantity of Kubernetes. Raises ValueError if the text is not a quantity."""
     match = _QUANTITY.fullmatch(str(quantity))
     if match is None:
         raise ValueError(f"{quantity!r} is not a quantity such as 500m or 2Gi")
@@ -33,12 +33,12 @@ def parse_quantity(quantity: str | int) -> float:
 
 
 def whole_quantity(quantity: str | int) -> int:
-    """Return a quantity of bytes or devices, rounded up. Raises ValueError."""
+    """Return a quantity of bytes or devices, rounded up. Raises ValueError if the text is not a quantity."""
     return math.ceil(parse_quantity(quantity))
 
 
 def cpu_quantity(amount: float) -> str:
-    """Format a number of processors in thousandths, at least one."""
+    """Format a number of processors in thousandths of a processor, at least one thousandth ("1m")."""
     return f"{max(1, math.ceil(amount * 1000))}m"
 
 
@@ -84,11 +84,11 @@ class SchedulingGate(msgspec.Struct, frozen=True):
 
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str = ""
-    #: None only in bookmarks.
+    #: None only in bookmarks, which are events of a watch that contain only a version.
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
     overhead: _Quantities | None = None
-    #: Gates that other controllers have to remove before the Pod is scheduled.
+    #: Gates that other controllers must remove before Kubernetes schedules the Pod.
     scheduling_gates: tuple[SchedulingGate, ...] | None = None
 
 
@@ -144,8 +144,10 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def requests(self) -> Mapping[str, float]:
         """The resources that the scheduler counts for this Pod: the sum over its containers and sidecars, or
-        the resources of its largest init container if these are larger. Cached, because each report needs the
-        resources of all Pods."""
+        the resources of its largest init container if these are larger.
+
+        The result is cached, because every report to the service's scheduler needs the resources of all Pods.
+        """
         before, totals = self.spec.init_containers or (), dict[str, float]()
         sidecars = (container for container in before if container.restart_policy == "Always")
         for container in (*(self.spec.containers or ()), *sidecars):
@@ -165,7 +167,9 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def is_over(self) -> bool:
         if self.is_leaving and self.spec.scheduling_gates:
-            return True  # The Pod never runs, although finalizers of the gates' owner may keep the object.
+            # The Pod never runs. Its object may still exist, because the controller that set the gates has
+            # not released it.
+            return True
         if any(known.reason == "DeletionByPodGC" for known in self.status.conditions or ()):
             # Kubernetes set the phase "Failed" because the node was deleted, without a report from the node.
             return self.termination is not None
@@ -181,7 +185,7 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def termination(self) -> Terminated | None:
-        """The termination of the Pod's container, or of an init container that failed. None = neither has
+        """How the Pod's container ended, or an init container that failed. None = no such container has
         ended."""
         before = (status.state.terminated for status in self._before)
         failed = (ended for ended in before if ended and ended.exit_code)
@@ -190,19 +194,21 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def waiting(self) -> Waiting | None:
-        """The reason why the Pod's container, or an init container, does not run yet."""
+        """Why the first waiting container or init container of the Pod does not run yet; None = no container
+        waits."""
         status = self._waiting_one
         return status.state.waiting if status else None
 
     @property
     def waiting_image(self) -> str:
-        """The image of the container that does not run yet."""
+        """The image of the first waiting container."""
         status = self._waiting_one
         return status.image if status else ""
 
     @property
     def scheduling_failure(self) -> Condition | None:
-        """The condition with the scheduler's reason for finding no node; None = no such condition."""
+        """The condition with the scheduler's reason for finding no node; None = the Pod has no such
+        condition."""
         conditions = self.status.conditions or ()
         return next(
             (
@@ -215,7 +221,7 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def _waiting_one(self) -> ContainerStatus | None:
-        # All later containers wait for the first waiting one.
+        # The containers start in order, so all later ones wait for the first waiting one.
         return next(
             (status for status in (*self._before, *self._statuses) if status.state.waiting), None
         )

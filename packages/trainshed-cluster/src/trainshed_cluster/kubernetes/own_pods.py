@@ -20,20 +20,21 @@ class OwnPods:
         self._service = service
         #: The existing Pods, by allocation.
         self.pods: dict[AllocationName, Pod] = {}
-        #: UIDs of Pods whose process still waits for its document.
+        #: UIDs of Pods whose process still waits for its agent document.
         self.waiting_uids: set[str] = set()
-        #: The ends of deleted Pods.
+        #: How deleted Pods ended, by allocation.
         self.ends: dict[AllocationName, AllocationEnd] = {}
-        #: The last state of each Pod that vanished without an observed end, by allocation. Its programs may
-        #: still run.
+        #: The last state of each Pod that no longer exists and whose end was not observed, by allocation. Its
+        #: programs may still run.
         self.vanished: dict[AllocationName, Pod] = {}
-        #: Released allocations, until their Pods no longer exist.
+        #: Released allocations whose Pods may still exist.
         self.released: set[AllocationName] = set()
-        #: UIDs of Pods that this service has deleted, until the Pods no longer exist.
+        #: UIDs of Pods that this service has deleted and that may still exist.
         self.deleted_uids: set[str] = set()
 
     def update(self, pod: Pod, *, gone: bool) -> None:
-        """Record a change of any Pod. `gone`: the Pod was deleted, and `pod` is its last state."""
+        """Record a change of any Pod in the cluster. `gone`: the Pod no longer exists, and `pod` is its last
+        state."""
         name = manifests.allocation_of(pod, self._service)
         if name is None:
             return
@@ -49,14 +50,14 @@ class OwnPods:
         if known is not None and manifests.predecessor_count(known) > manifests.predecessor_count(
             pod
         ):
-            return  # This Pod has ended or will end, and another Pod has replaced it.
+            return  # A newer Pod of the allocation is known. This one has ended or will end.
         if not pod.is_over and not pod.is_running:
             self.waiting_uids.add(pod.metadata.uid)
         self.vanished.pop(name, None)
         self.pods[name] = pod
 
     def _record_end(self, name: AllocationName, pod: Pod) -> None:
-        """Record the end of a Pod that no longer exists."""
+        """Record how a Pod ended that no longer exists. If its end was not observed, add it to `vanished`."""
         if name in self.released:
             return
         if pod.is_over or not pod.spec.node_name or pod.metadata.uid in self.waiting_uids:
@@ -76,7 +77,7 @@ class OwnPods:
         self.vanished.pop(name, None)
 
     def end_of(self, pod: Pod) -> AllocationEnd:
-        """Return the end of a Pod without running containers."""
+        """Return how a Pod without running containers ended."""
         by_other_client = pod.is_leaving and pod.metadata.uid not in self.deleted_uids
         return states.end(pod, deleted=by_other_client)
 

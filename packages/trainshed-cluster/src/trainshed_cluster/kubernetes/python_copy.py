@@ -33,7 +33,7 @@ _EXCLUDED_DIRECTORIES = (
 
 
 def main(target: Path) -> None:
-    """Copy this Python into a directory. Raises SystemExit if it cannot be copied."""
+    """Copy this Python into the directory `target`. Raises SystemExit if this Python cannot be copied."""
     standard = Path(os.__file__).parent
     libraries = target / "lib"
     shutil.copytree(
@@ -59,12 +59,12 @@ def main(target: Path) -> None:
 
 
 def _shared_libraries(extensions: Path) -> "list[Path]":
-    """Return the shared libraries of this Python and of all its extension modules."""
+    """Return the shared libraries that this Python and its extension modules use."""
     for name in (*map(str, extensions.iterdir()), *_EXTRA_LIBRARIES):
         try:
             ctypes.CDLL(name)
         except OSError:
-            continue  # This image cannot load the extension, so the copy does not use it either.
+            continue  # Even this image cannot load the module, so the copied Python does not need it.
     with Path("/proc/self/maps").open(encoding="utf-8") as maps:
         paths = {Path(line[line.index("/") :].rstrip("\n")) for line in maps if "/" in line}
     return sorted(path for path in paths if ".so" in path.name and path.parent != extensions)
@@ -72,8 +72,8 @@ def _shared_libraries(extensions: Path) -> "list[Path]":
 
 @functools.lru_cache
 def _links(directory: Path) -> "dict[Path, list[str]]":
-    """Return the links to shared libraries in a directory, by target. Other libraries may refer to a library
-    by these names."""
+    """Return the names of links to shared libraries in a directory, by the link's target. Other libraries may
+    refer to a library by such a name."""
     links: dict[Path, list[str]] = {}
     for path in directory.iterdir():
         if ".so" in path.name and path.is_symlink():

@@ -31,11 +31,12 @@ _INDEXES: Final = (
 )
 _DOCKER_HUB: Final = "docker.io"
 _ARCHITECTURE = "amd64"
-"""Architecture to read if a name refers to images for several architectures. All start the same program."""
+"""Architecture to read if an image exists for several architectures. The images of all architectures start
+the same program."""
 
 
 class UnreadableImage(Exception):
-    """A registry did not return the requested content. The message is a clause with the reason."""
+    """A registry did not return the requested content. The message contains the reason as a clause."""
 
 
 class _Platform(msgspec.Struct):
@@ -116,7 +117,8 @@ class Registries:
         return f"{scheme}://{'registry-1.docker.io' if host == _DOCKER_HUB else host}"
 
     def _login(self, host: str) -> str | None:
-        """Return `user:password` in base64; None = no credentials. Raises UnreadableImage."""
+        """Return the credentials for a registry, `user:password` in base64; None = there are none. Raises
+        UnreadableImage if the file with credentials is invalid."""
         if self._auth is None:
             return None
         try:
@@ -134,7 +136,7 @@ class Registries:
 
 
 class _Repository:
-    """Sends requests to one repository of a registry."""
+    """One repository of a registry, with the authorization for requests to it."""
 
     def __init__(self, base: str, path: str, login: str | None) -> None:
         self._base = base
@@ -161,8 +163,8 @@ class _Repository:
         return _decode(content, kind, self._base)
 
     def _authorize(self, challenge: str) -> str:
-        """Return the authorization for the registry: either the credentials or a token that they grant.
-        Raises UnreadableImage."""
+        """Return the value of the header Authorization: the credentials, or a token that the registry issued
+        for them. Raises UnreadableImage if the registry grants no access."""
         scheme, _, rest = challenge.partition(" ")
         if scheme.lower() == "basic" and self._login:
             return f"Basic {self._login}"
@@ -192,7 +194,7 @@ def _fetch(url: str, headers: Mapping[str, str], authorization: str | None) -> b
     """Return the content at a URL. Raises HTTPError, UnreadableImage."""
     request = urllib.request.Request(url, headers=dict(headers))
     if authorization:
-        # The header is not sent to hosts to which the registry redirects, such as a blob store.
+        # The header is not sent to other hosts, such as a blob store, to which the registry redirects.
         request.add_unredirected_header("Authorization", authorization)
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
@@ -229,7 +231,7 @@ def _host_of(url: str) -> str:
 
 
 def _path_of(reference: str) -> str:
-    """Return the repository within its registry."""
+    """Return the name of an image's repository in its registry."""
     name = reference.partition("@")[0]
     head, slash, last = name.rpartition("/")
     name = f"{head}{slash}{last.partition(':')[0]}"

@@ -1,5 +1,5 @@
-"""Maps machine types to options of Pods (labels, tolerations, runtime and priority class, device plugins),
-and to the nodes that these options select. Pure."""
+"""Maps machine types to options of Pods, such as labels, tolerations, classes and device plugins. Also maps
+them to the nodes that these options select. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ from trainshed_cluster.kubernetes.settings import (
 )
 
 CONDITION_PREFIX = "node.kubernetes.io/"
-"""Prefix of taints that describe a node's condition. They are temporary."""
+"""Prefix of taints that Kubernetes sets for a node's temporary condition."""
 OUT_OF_SERVICE = f"{CONDITION_PREFIX}out-of-service"
 """Taint by which an operator declares that the node is off and runs nothing."""
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
@@ -40,8 +40,8 @@ class KubernetesRoute(Struct, frozen=True):
 
 
 class Routes:
-    """The routes of a cluster. The first route that matches a machine type applies. The last one matches
-    every type."""
+    """The routes of a cluster: the options of Pods by machine type. The first route that matches a machine
+    type applies. The last route matches every type."""
 
     def __init__(self, settings: KubernetesSettings) -> None:
         self._all = tuple(
@@ -58,7 +58,8 @@ class Routes:
         return Acceptance(self._routes, way)
 
     def accelerator(self, public: str) -> Accelerator | None:
-        """Return the cluster's name of a public accelerator type; None = the settings contain no name."""
+        """Return the cluster's name for a public accelerator type, or None if the settings do not map the
+        type."""
         return self._accelerators.get(public)
 
     @property
@@ -89,7 +90,8 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def _resolve(machine: MachineRoute, settings: KubernetesSettings) -> KubernetesRoute:
-    """Return the route of a table. Values that the table does not set come from the plain settings."""
+    """Return the route for one table of `machines`. The plain settings provide the values that the table does
+    not set."""
     selector = settings.node_selector if machine.node_selector is None else machine.node_selector
     tolerations = settings.tolerations if machine.tolerations is None else machine.tolerations
     labels = ", ".join(f"{key}={value}" for key, value in sorted(selector.items()))

@@ -44,8 +44,8 @@ class Toleration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Accelerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of `[engines.kubernetes.accelerators]`: the cluster's name of the devices of one public
-    type."""
+    """An entry of `[engines.kubernetes.accelerators]`: how the cluster identifies the devices of one public
+    accelerator type."""
 
     #: Resource name of their device plugin.
     resource: _Resource = "nvidia.com/gpu"
@@ -54,8 +54,8 @@ class Accelerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MachineRoute(MachineSelector, frozen=True, forbid_unknown_fields=True):
-    """An entry of `[[engines.kubernetes.machines]]`: the options of Pods of some machine types. None = the
-    value in the plain settings."""
+    """An entry of `[[engines.kubernetes.machines]]`: the options of Pods for some machine types. None = the
+    value in `[engines.kubernetes]`."""
 
     node_selector: _Selector | None = None
     tolerations: Annotated[list[Toleration], msgspec.Meta(max_length=50)] | None = None
@@ -67,7 +67,7 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Table `[engines.kubernetes]`."""
 
     #: Image of the Pods for prebuilt runtimes. It only needs a python3 of the service's version
-    #: (deploy/pods), which is also copied into Pods with a job's image.
+    #: (deploy/pods). Pods with a job's image receive a copy of that Python.
     image: _Image
     #: Name or address at which Pods reach the service; None = the name of the service's machine.
     address: _Address | None = None
@@ -79,22 +79,22 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     #: Namespace of Pods by project id ("*" = all others); {} = the kubeconfig's namespace, or `default`, for
     #: all projects. Jobs of a project without an entry are rejected.
     namespaces: dict[_Project, _Namespace] = {}
-    #: Names of secrets in that namespace for pulling images.
+    #: Names of the secrets with credentials for pulling images, in the namespace of the Pods.
     image_pull_secrets: Annotated[list[_Name], msgspec.Meta(max_length=20)] = []
     #: Registries (HOST[:PORT]) to which the service connects without TLS.
     insecure_registries: Annotated[list[_Host], msgspec.Meta(max_length=50)] = []
-    #: Service account of the Pods, without its token; None = the namespace's default one.
+    #: Service account of the Pods, which do not receive its token; None = the namespace's default account.
     service_account: _Name | None = None
-    #: User id of the Pods; 0 = root, which the Pod Security level `restricted` does not admit.
+    #: User id of the Pods' processes. 0 = root, which the Pod Security level `restricted` rejects.
     run_as: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 2)] = 1000
     #: Storage of the content that Pods receive. /PATH = a directory of each node, shared by the Pods there.
     #: claim:NAME = the volume of that claim. None = each Pod, for its lifetime.
     cache: (
         Annotated[str, msgspec.Meta(pattern=rf"^(/[^\x00-\x1f]{{0,500}}|claim:{_LABEL})?$")] | None
     ) = None
-    #: vCPUs of a machine type per CPU of the cluster.
+    #: Number of vCPUs of a machine type that correspond to one CPU of the cluster.
     overcommit: Annotated[float, msgspec.Meta(ge=1, le=100)] = 1.0
-    #: Labels of the nodes for jobs.
+    #: Labels that a node must have to run jobs.
     node_selector: _Selector = {}
     tolerations: Annotated[list[Toleration], msgspec.Meta(max_length=50)] = []
     runtime_class: _Name = ""
@@ -110,8 +110,8 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     accelerators: dict[str, Accelerator] = {}
     #: Different options for some machine types; the first match applies.
     machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] = []
-    #: Seconds without contact to the service after which an agent ends its programs. The Pod then counts as
-    #: lost, unless the cluster has already reported its end.
+    #: Seconds without contact to the service after which an agent ends its programs. The service then counts
+    #: the Pod as lost, unless Kubernetes has already reported its end.
     lease: Annotated[float, msgspec.Meta(ge=MIN_LEASE, le=86400)] = 300.0
     #: Grace period in seconds for programs whose Pod is evicted, or deleted by another client.
     grace: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0
@@ -135,7 +135,7 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     @property
     def registries(self) -> Registries:
-        """Return the reader of the configurations of jobs' images."""
+        """Return the object that reads the configurations of jobs' images from their registries."""
         logins = Path(os.environ.get("REGISTRY_AUTH_FILE") or "~/.docker/config.json").expanduser()
         return Registries(logins, tuple(self.insecure_registries))
 

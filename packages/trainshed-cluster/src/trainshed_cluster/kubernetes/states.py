@@ -1,4 +1,4 @@
-"""Compiles a report of the cluster from its nodes and Pods. Describes why a Pod does not run or how it ended,
+"""Compiles a report of the cluster from its nodes and Pods. Explains why a Pod does not run, or how it ended,
 in plain words and with Kubernetes' own term. Pure."""
 
 import math
@@ -43,9 +43,9 @@ def compile_report(
     """Compile the report.
 
     Args:
-        queried_at: Monotonic time in seconds up to which changes are known.
-        ghosts: The node of each allocation whose Pod vanished without an observed end.
-        wanted: Requested allocations that are not granted yet.
+        queried_at: The report contains all changes up to this time (monotonic seconds).
+        ghosts: By allocation, the node of a Pod that no longer exists and whose end was not observed.
+        wanted: Requested allocations that are not granted yet. The report contains the reasons why they wait.
     """
     others: dict[str, list[Pod]] = {}
     agents: dict[AllocationName, frozenset[str]] = {
@@ -128,7 +128,8 @@ def _node(
 
 
 def _unlisted_node(name: str) -> NodeReport:
-    """Return the report of a node that left the API, but on which programs of this service may still run."""
+    """Return the report of a node that the API no longer lists, but on which programs of this service may
+    still run."""
     why = "Kubernetes no longer lists it"
     return NodeReport(Node(name, 0, 0), NodeState.GONE, why, is_awaited=True)
 
@@ -146,7 +147,7 @@ def node_state(node: ClusterNode) -> tuple[NodeState, str | None, bool]:
         message = f": {ready.message.rstrip('.')}" if ready and ready.message else ""
         return NodeState.GONE, f"Kubernetes receives no status from it{message}", True
     if ready.status != "True":
-        # The kubelet responds, so programs continue, but no new ones may start.
+        # The kubelet responds, so programs continue, but the node accepts no new ones.
         return NodeState.DRAINING, f"it is not ready: {ready.message or ready.reason}", False
     if node.spec.unschedulable:
         return NodeState.DRAINING, "it is cordoned", False
@@ -154,9 +155,9 @@ def node_state(node: ClusterNode) -> tuple[NodeState, str | None, bool]:
 
 
 _PULLS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
-"""Reasons for an image that cannot be pulled now."""
+"""Kubernetes' reasons for a container whose image cannot be pulled now."""
 RETRIED_REASONS: Final = _PULLS | {"CreateContainerError", "RunContainerError"}
-"""Reasons after which a kubelet retries without limit."""
+"""Kubernetes' reasons for a container that the kubelet tries to start again without limit."""
 _MAX_TEXT = 300
 
 
@@ -175,7 +176,7 @@ def delay(pod: Pod) -> Delay | None:
     if unscheduled := pod.scheduling_failure:
         word = unscheduled.reason or "Unschedulable"
         if word == "SchedulingGated":
-            return None  # The controller that set the gates reports the reason.
+            return None  # Another controller set the gates, and reports the reason itself.
         message = _shorten(unscheduled.message) or "the scheduler has not reported a reason"
         return Delay(
             WaitReason.CLUSTER,
@@ -216,8 +217,8 @@ def refusal(pod: Pod) -> str | None:
 
 
 def end(pod: Pod, *, deleted: bool) -> AllocationEnd:
-    """Return the end of a Pod without running containers. `deleted`: another client has
-    requested its deletion."""
+    """Return how a Pod without running containers ended, and why. `deleted`: a client other than this service
+    has requested the Pod's deletion."""
     name, status, over = pod.metadata.name, pod.status, pod.termination
     if status.reason == "Evicted":
         own = (loss for words, loss in _REASONS.own_limits.items() if words in status.message)
@@ -248,8 +249,8 @@ def end(pod: Pod, *, deleted: bool) -> AllocationEnd:
 
 
 def _disruption(pod: Pod) -> AllocationEnd | None:
-    """Return the end according to the condition DisruptionTarget (since Kubernetes 1.26), which contains the
-    cause."""
+    """Return the end of a Pod according to its condition DisruptionTarget (since Kubernetes 1.26), which
+    contains the cause. None = the Pod does not have this condition."""
     condition = next(
         (
             candidate
@@ -283,6 +284,6 @@ def _reason_text(word: str) -> str:
 
 
 def _shorten(text: str) -> str:
-    """Return a text as one line of limited length, without its full stop."""
+    """Return a text as one line of limited length, without its final full stop."""
     line = " ".join(text.split()).rstrip(".")
     return line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}…"

@@ -1,4 +1,4 @@
-"""Local copies of the API's collections, such as all Pods. Watches keep the copies current."""
+"""Local copies of the API's collections, such as all Pods. Watches of the API keep the copies current."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ Item = TypeVar("Item", Pod, ClusterNode, Workload)
 Item_contra = TypeVar("Item_contra", Pod, ClusterNode, Workload, contravariant=True)
 
 _MIN_RETRY_INTERVAL, _MAX_RETRY_INTERVAL = 0.2, 10.0
-"""Minimum and maximum seconds between two attempts to watch."""
+"""Minimum and maximum seconds between two attempts to start a watch."""
 
 
 class Listener(Protocol[Item_contra]):
@@ -27,8 +27,8 @@ class Listener(Protocol[Item_contra]):
 
 
 class WatchedCollection(Generic[Item]):
-    """A local copy of a collection. `path`: the collection's path in the API. `listener`: called after each
-    change."""
+    """A local copy of a collection. `path`: the collection's path in the API. `listener`: the object that is
+    called after each change."""
 
     def __init__(
         self, client: ApiClient, path: str, kind: type[Item], listener: Listener[Item]
@@ -43,8 +43,9 @@ class WatchedCollection(Generic[Item]):
         self._is_interrupted = False
 
     async def list(self) -> None:
-        """List all objects. Known objects that the list lacks count as deleted. Raises ApiFailure,
-        ClusterUnavailable."""
+        """List all objects, and update the copy. Objects that are in the copy but not in the list count as
+        deleted. Raises ApiFailure if the API rejects the request, and ClusterUnavailable if the API does not
+        respond."""
         objects, self._version = await self._client.list(self.path, self._kind)
         listed = {item.key: item for item in objects}
         for key in self.objects.keys() - listed.keys():
@@ -72,7 +73,8 @@ class WatchedCollection(Generic[Item]):
                             self._drop(changed.key, changed)
                         elif event.type != "BOOKMARK":
                             self._put(changed)
-                # The server ends a watch every few minutes. The next iteration resumes it.
+                # The server ends each watch after a few minutes. The next iteration continues where this one
+                # ended.
             except Expired:
                 log.info("kubernetes: %s: the watch expired; listing again", self.path)
                 self._version = ""

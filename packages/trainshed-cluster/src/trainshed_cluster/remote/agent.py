@@ -59,15 +59,16 @@ from trainshed_cluster.remote.news import PendingNews, SeenNews
 from trainshed_cluster.remote.terminals import Resized, Typed, forward_shell
 
 _CLUSTER_PREFIX: Final = "KUBERNETES_"
-"""Prefix of variables that the cluster sets for its own clients."""
+"""Prefix of the variables that Kubernetes sets in a Pod for clients of its API. Programs do not receive them.
+"""
 _OWN_VARIABLES: Final = ("HOSTNAME",)
 
 
 def with_own_image(plan: LaunchPlan) -> LaunchPlan:
-    """Return a plan whose program runs in this process's own image.
+    """Return a plan whose program runs in the container image in which this process runs.
 
-    The plan's unset variables and working directory are taken from the image. Plans without an own image are
-    returned unchanged. Raises FileNotFoundError if the working directory does not exist.
+    The image provides the variables and the working directory that the plan does not set. A plan that uses no
+    such image is returned unchanged. Raises FileNotFoundError if the working directory does not exist.
     """
     image = plan.software.image
     if image is None or image.directory:
@@ -87,11 +88,12 @@ def with_own_image(plan: LaunchPlan) -> LaunchPlan:
 log = logging.getLogger(__name__)
 
 _MIN_RETRY_INTERVAL, _MAX_RETRY_INTERVAL = 0.05, 2.0
-"""Seconds between two attempts to connect to the service."""
+"""Minimum and maximum seconds between two attempts to connect to the service."""
 _MIRROR_INTERVAL = 2.0
-"""Seconds between two checks of files that cause no change events, such as replicas' usage."""
+"""Seconds between two checks of files whose changes cause no events, such as the file with a replica's
+resource usage."""
 _LAST_NEWS_TIMEOUT = 5.0
-"""Seconds to wait until the service has received the ends of programs."""
+"""Maximum seconds to wait until the agent has sent the ends of programs to the service."""
 _ENDING_MESSAGE = (
     "the agent is ending, because its lease expired or the service released it; its programs "
     "restart elsewhere once they count as lost"
@@ -124,16 +126,16 @@ class Agent:
         self._dialer = dialer
         self._sender = StreamSender(engine.streams, document.job_uid, document.attempt)
         self._seen_news = SeenNews()
-        #: Unsent news of the current connection.
+        #: News that was not sent to the service yet on the current connection.
         self._pending_news = PendingNews()
-        #: Held while news is sent. `_turn` counts this agent's changes of attempt.
+        #: Held while news is sent. `_turn` counts how often this agent has changed to another attempt.
         self._send_lock = asyncio.Lock()
         self._turn = 0
         self._shells = Crew()
         #: Tasks that execute the service's orders, from all connections.
         self._orders = Crew()
         self._cache = _cache(document)
-        #: The agent currently has no attempt.
+        #: The agent currently belongs to no attempt, and waits for another one.
         self._is_resting = False
         #: The reason why no program can run here; None = programs can run.
         self._failure: str | None = None
@@ -146,7 +148,7 @@ class Agent:
         self._is_ending = False
         #: The service has revoked this agent. Replacements of its programs may already run elsewhere.
         self._is_revoked = False
-        #: The agent ended because its lease expired, so the agent must release its allocation.
+        #: The agent ended because its lease expired. The agent's process must then release the allocation.
         self.is_lease_expired = False
 
     async def run(self) -> None:
@@ -186,7 +188,7 @@ class Agent:
             await self._engine.close()
 
     async def terminate(self) -> None:
-        """End the programs, report their ends, and exit. Called on a signal from outside the service."""
+        """End the programs, report their ends, and exit. Called on a signal that is not from the service."""
         if self._is_ending:
             return
         self._is_ending = True
@@ -210,15 +212,15 @@ class Agent:
                 with contextlib.closing(await self._dialer.dial()) as connection:
                     await self._serve_connection(connection)
             except NotAdmitted:
-                # The replicas have ended or run elsewhere. They must not also run here.
+                # The replicas of this agent have ended or run elsewhere, so they must not run here, too.
                 log.warning("the service does not expect this agent anymore: ending all programs")
                 self._is_revoked = True
                 self._exit_requested.set()
                 return
             except OSError as error:
                 log.warning("cannot connect to the service: %s", error)
-            # A connection that ends soon counts as a failure, because the service may be unable to process
-            # this agent's messages.
+            # If a connection ends soon after its start, the wait before the next attempt still grows, because
+            # the service may be unable to process this agent's messages.
             if time.monotonic() - began > _MAX_RETRY_INTERVAL:
                 pause = _MIN_RETRY_INTERVAL
             await asyncio.sleep(pause)
@@ -235,7 +237,8 @@ class Agent:
         if not isinstance(welcome, messages.Welcome):
             raise ChannelClosed(f"unexpected first message: {type(welcome).__name__}")
         if self._is_resting:
-            # The service recorded an adoption and was killed before this agent received it.
+            # The service recorded that an attempt adopts this agent, but was killed before this agent
+            # received the order.
             self._exit_requested.set()
             raise ChannelClosed("the adoption of this agent was interrupted")
         self._lease.restart(sent_at)
@@ -265,7 +268,8 @@ class Agent:
             await asyncio.gather(sending, beating, return_exceptions=True)
 
     async def _send_beats(self, connection: Connection) -> None:
-        """Renew the lease for as long as the connection lives."""
+        """Renew the lease by heartbeats while the connection is open. Closes the connection if the service
+        does not acknowledge the heartbeats."""
         with contextlib.suppress(ChannelClosed):
             while not self._lease.is_unacknowledged:
                 number = self._lease.next_number(_now())
@@ -274,7 +278,8 @@ class Agent:
             connection.give_up()
 
     async def _send_news(self, connection: Connection) -> None:
-        """Send news, each after the stream bytes that it announces. Closes the connection after a failure."""
+        """Send news to the service. The bytes of a stream are sent before the news that announces them. After
+        a failure, closes the connection."""
         try:
             while True:
                 replica, news = await self._pending_news.next()
@@ -306,9 +311,10 @@ class Agent:
         except (EngineUnavailable, LaunchRejected, TerminalRefused) as failure:
             answer = messages.Answer(order.number, type(failure).__name__, str(failure))
             if self._is_ending and isinstance(failure, LaunchRejected):
-                # The order itself is valid. The service must not treat the order as rejected.
+                # The order itself is valid, so the service must not treat the failure as a rejection of the
+                # order.
                 answer = messages.Answer(order.number, EngineUnavailable.__name__, _ENDING_MESSAGE)
-        except Exception as failure:  # Report it; other orders continue.
+        except Exception as failure:  # Log the error, so that other orders continue.
             log.exception("%s failed", type(order).__name__)
             answer = messages.Answer(order.number, EngineUnavailable.__name__, repr(failure))
         with contextlib.suppress(ChannelClosed):
@@ -353,7 +359,7 @@ class Agent:
         return messages.Answer(order.number)
 
     async def _change_attempt(self, order: messages.Call) -> messages.AnyAnswer:
-        """Execute an order that changes the agent's attempt."""
+        """Execute an order that assigns the agent to another attempt or to none."""
         match order:
             case messages.Idle():
                 await self._engine.release(self._job_uid, self._attempt)
@@ -372,7 +378,7 @@ class Agent:
         return messages.Answer(order.number)
 
     async def _reset_news(self) -> None:
-        """Drop all news of the former attempt."""
+        """Delete all news of the former attempt."""
         self._turn += 1
         async with self._send_lock:
             self._seen_news = SeenNews()
@@ -405,8 +411,8 @@ class Agent:
     def _handle_event(self, event: EngineEvent) -> None:
         match event:
             case ReplicaReport(uid, replica_event):
-                # Do not report a replica that never started because this agent is ending. The service counts
-                # the replica as lost when the agent has ended.
+                # Ignore a replica that did not start because this agent is ending. The service counts the
+                # replica as lost when the agent has ended.
                 if self._is_own(uid, replica_event.attempt) and not (
                     self._is_ending
                     and isinstance(replica_event, ReplicaLost)
@@ -423,7 +429,7 @@ class Agent:
                 if self._is_own(uid, attempt):
                     self._note(replica, messages.Metrics(replica))
             case NodeChanged() | CapacityChanged() | StartWaits() | NodesChosen():
-                pass  # The cluster reports the state of its nodes, so the other events are not needed.
+                pass  # The cluster reports the state of its nodes, so these events are not needed.
             case _:
                 assert_never(event)
 
@@ -451,10 +457,10 @@ class Agent:
         if self._lease.until > _now() and not self._exit_requested.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_NEWS_TIMEOUT):
-                    await self._pending_news.empty()
+                    await self._pending_news.wait_sent()
 
     async def _end_programs(self, grace: float) -> None:
-        """End all programs, because the service counts them as dead."""
+        """End all programs of the attempt, and release its slots."""
         uid, attempt = self._job_uid, self._attempt
         if (uid, attempt) not in await self._engine.allocations():
             return
@@ -469,8 +475,8 @@ class Agent:
 
 
 def _now() -> float:
-    """Return the current time of the leases' clock, which includes the time while the machine is
-    suspended."""
+    """Return the current time of the clock for leases. Unlike the monotonic clock, it also counts the time
+    while the machine is suspended."""
     return time.clock_gettime(kernel.BOOT_CLOCK)
 
 
@@ -494,7 +500,7 @@ def _cache(document: AgentDocument) -> NodeCache | None:
 
 
 def _require_software(plans: Sequence[LaunchPlan], node: str) -> None:
-    """Raise LaunchRejected if an environment or image of a plan does not exist on this node."""
+    """Raise LaunchRejected if an environment that a plan needs is not accessible on this node."""
     for plan in plans:
         software = plan.software
         if software.image is None:

@@ -1,4 +1,5 @@
-"""The service's view of one agent: its connection, and the calls that the agent has not answered yet."""
+"""The service's view of one agent: its connection, and the calls (orders of the service) that the agent has
+not answered yet."""
 
 import asyncio
 import contextlib
@@ -18,17 +19,18 @@ Hosts = tuple[tuple[str, str], ...]
 """Hostname and address of each replica of a gang."""
 
 _CALL_TIMEOUT = 30.0
-"""Time limit of a call in seconds."""
+"""Seconds that an agent has to answer a call."""
 _RECONNECT_TIMEOUT = 5.0
-"""Seconds to wait for an agent to reconnect. Agents retry at intervals of at most two seconds."""
+"""Seconds to wait for a disconnected agent to connect again. Agents try to connect at least every two
+seconds."""
 
 
 _EXCEPTIONS = {kind.__name__: kind for kind in (LaunchRejected, TerminalRefused)}
-"""Exceptions that an answer may contain in addition to EngineUnavailable."""
+"""The exceptions other than EngineUnavailable that an agent may report in its answer to a call, by name."""
 
 
 class AgentGone(EngineUnavailable):
-    """The agent has ended or counts as dead. Another agent may replace it."""
+    """The agent has ended, or counts as dead. The service may start another agent in its place."""
 
 
 class AgentHandle:
@@ -46,37 +48,38 @@ class AgentHandle:
         self.lease = lease
         self.job_uid = job_uid
         self.attempt = attempt
-        #: Number of the agent's allocation in the attempt.
+        #: Number of the agent's allocation within the attempt.
         self.allocation_index = index
         self.node = node
         self.capabilities: Capabilities | None = None
         #: The reason why no program can run on the agent's node. None = programs can run, or the agent has
         #: not connected yet.
         self.failure: str | None = None
-        #: Paths of the content units that the agent may fetch.
+        #: Paths of the content units (such as environments) that the agent may fetch from the service.
         self.granted: set[str] = set()
-        #: The addresses of the gang that were last sent to the agent's replicas; None = unknown.
+        #: The addresses of the gang's replicas that the agent received last; None = unknown.
         self.hosts: Hosts | None = None
-        #: The agent will not connect again, because its credential is revoked.
+        #: The agent can no longer connect, because its credential is revoked.
         self.is_gone = False
         #: Time of the disconnection in seconds of the monotonic clock; None = the agent is connected.
         self.disconnected_at: float | None = time.monotonic()
         #: The agent has been connected to this service.
         self.has_connected = False
-        #: On the current connection, the agent has repeated all earlier reports.
+        #: The agent has repeated all its earlier reports on the current connection.
         self.is_current = False
-        #: Time of the agent's last message, or of its creation, in seconds of the monotonic clock.
+        #: Time of the agent's last message in seconds of the monotonic clock. Before the first message, the
+        #: time at which this object was created.
         self.last_heard = time.monotonic()
-        #: Seconds by which the agent's clock was ahead of the service's clock at the last report; None =
-        #: unknown.
+        #: Seconds by which the agent's clock was ahead of the service's clock at the last report. A negative
+        #: number: the agent's clock was behind. None = unknown.
         self.skew: float | None = None
-        #: The agent's connection was closed after a timeout.
+        #: The service closed the agent's connection because the agent had sent nothing for too long.
         self.is_unacknowledged = False
-        #: A call to the cluster to start the agent is in progress.
+        #: The service is starting the agent on the cluster.
         self.is_starting = False
-        #: The agent currently has no attempt and waits for another one.
+        #: The agent belongs to no attempt, and waits for another one.
         self.is_idle = False
-        #: The agent has reported that it is ending and starts no more programs.
+        #: The agent has reported that it is ending. It starts no more programs.
         self.is_ending = False
         self._connection: Connection | None = None
         self._answers: dict[int, asyncio.Future[messages.AnyAnswer]] = {}
@@ -97,19 +100,19 @@ class AgentHandle:
         self._state_changed.set()
 
     def disconnect(self, connection: Connection) -> None:
-        """Record that an agent's connection has ended, unless a newer connection has replaced it."""
+        """Record that a connection of the agent has ended. Ignored if the agent has a newer connection."""
         if self._connection is connection:
             self._connection = None
             self.disconnected_at = time.monotonic()
             self._fail("the connection to the agent was lost")
 
     def mark_current(self) -> None:
-        """Record that the agent has repeated all earlier reports."""
+        """Record that the agent has repeated all its earlier reports on the current connection."""
         self.is_current = True
         self._state_changed.set()
 
     async def wait_current(self) -> None:
-        """Wait for a limited time until the agent has repeated all earlier reports or no longer exists."""
+        """Wait for a limited time until the agent has repeated all its earlier reports or has ended."""
         with contextlib.suppress(TimeoutError, EngineUnavailable):
             async with asyncio.timeout(_RECONNECT_TIMEOUT):
                 while not (self.is_connected and self.is_current):
@@ -123,7 +126,7 @@ class AgentHandle:
         self._state_changed.set()
 
     def give_up(self) -> None:
-        """Record that the agent will not connect again, and close its connection."""
+        """Record that the agent can no longer connect, and close its connection."""
         self.is_gone = True
         if self._connection is not None:
             self._connection.close()
@@ -132,14 +135,14 @@ class AgentHandle:
         self._state_changed.set()
 
     def acknowledge(self, number: int) -> None:
-        """Acknowledge the agent's message of that number."""
+        """Acknowledge the agent's message with the given number."""
         if self._connection is not None:
-            # The connection may have just ended. The task that reads it handles its end.
+            # If the connection has just ended, the task that reads from it handles the end.
             with contextlib.suppress(ChannelClosed):
                 self._connection.post(messages.Alive(number))
 
     def disconnect_silent(self) -> None:
-        """Close the agent's connection after a timeout."""
+        """Close the connection of an agent that has sent nothing for too long."""
         if self._connection is not None:
             self.is_unacknowledged = True
             self._connection.give_up()
@@ -155,8 +158,7 @@ class AgentHandle:
             await self._state_changed.wait()
 
     def require_not_ending(self) -> None:
-        """Raise EngineUnavailable if the agent is ending, because new programs have to wait for its
-        successor."""
+        """Raise EngineUnavailable if the agent is ending. New programs must then wait for the next agent."""
         if self.is_ending:
             raise EngineUnavailable(
                 f"the agent on node {self.node} is ending, because its lease expired; "
@@ -164,16 +166,18 @@ class AgentHandle:
             )
 
     async def send_hosts(self, hosts: Hosts) -> None:
-        """Send the gang's current addresses to its replicas. Raises EngineUnavailable."""
+        """Send the gang's current addresses to the agent, which passes them to its replicas. Raises
+        EngineUnavailable if the agent does not confirm them."""
         if self.hosts != hosts:
             await self.call(messages.Hosts(hosts=hosts))
             self.hosts = hosts
 
     async def call(self, call: AnyCall) -> messages.AnyAnswer:
-        """Call the agent and return its answer.
+        """Send a call to the agent, and return its answer. If the agent is disconnected, waits a limited time
+        for its connection, because all agents must connect again after a restart of the service.
 
-        Waits a limited time for the connection, because all agents reconnect after a restart of the service.
-        Raises LaunchRejected, and EngineUnavailable if the outcome of the call is unknown.
+        Raises LaunchRejected if the agent rejects the call, and EngineUnavailable if the call failed or its
+        outcome is unknown.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_RECONNECT_TIMEOUT):
@@ -200,7 +204,7 @@ class AgentHandle:
         return answer
 
     def deliver_answer(self, answer: messages.AnyAnswer) -> None:
-        """Pass an answer to the task that made the call, if the task still waits for it."""
+        """Pass an answer to the task that made the call. Ignored if the task no longer waits."""
         waiting = self._answers.get(answer.number)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)

@@ -1,7 +1,7 @@
-"""The main function of an agent's process, called by `start`. It reads the document, creates the node's local
-engine, runs the agent, and removes its files.
+"""The main function of an agent's process, called by `start`. It reads the agent's document, creates the
+local engine of the node, runs the agent, and removes the agent's files.
 
-All agents of a user share one directory on the node. Killed agents may have left their files there.
+All agents of a user on a node share one directory. It may contain files of agents that were killed.
 """
 
 import asyncio
@@ -42,12 +42,12 @@ _DIRECTORY_NAME = r"trainshed-[^-]+-\d+-\d+-\d+-.+-[0-9a-f]+"
 
 
 def name_of(agent: str) -> str:
-    """Return the name of an agent's directory, from the unique name in its certificate."""
+    """Return the name of an agent's directory. `agent`: the unique name in the agent's certificate."""
     return agent.replace("/", "-")
 
 
 def require_user(name: str) -> None:
-    """Raise OSError unless this process runs as that user."""
+    """Raise OSError if this process does not run as the given user."""
     try:
         wanted = pwd.getpwnam(name).pw_uid
     except KeyError:
@@ -59,8 +59,9 @@ def require_user(name: str) -> None:
 
 
 def make_shared_directory(directory: Path) -> None:
-    """Create the shared directory if it does not exist. Raises OSError if an existing directory belongs to
-    another user. The name is easy to guess, and all users may have write access to the parent directory."""
+    """Create the directory that a user's agents share, if it does not exist. Raises OSError if an existing
+    directory is a link, belongs to another user, or is writable for other users. Such a directory may be an
+    attack, because the name is easy to guess and all users may have write access to the parent directory."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         directory.mkdir(0o711)
@@ -73,14 +74,14 @@ def make_shared_directory(directory: Path) -> None:
 
 
 def own_directory(parent: Path, name: str) -> tuple[Path, list[Path]]:
-    """Create a directory that is locked for the lifetime of this process.
+    """Create an agent's directory, locked for the lifetime of this process.
 
-    Returns the new directory and the directories of killed agents. The latter are renamed, so that no other
-    agent removes them as well. Raises OSError.
+    Returns the new directory, and the directories of agents that were killed. The latter are renamed, so that
+    no other agent removes them as well. Raises OSError if the directory cannot be created.
     """
     lock = os.open(parent, os.O_RDONLY)
     try:
-        # Without this lock, another agent could treat a new directory that is not locked yet as left behind.
+        # Without this lock, another agent could find the new directory before it is locked, and remove it.
         fcntl.flock(lock, fcntl.LOCK_EX)
         directory = parent / name
         directory.mkdir(0o711)
@@ -110,7 +111,7 @@ def _is_locked(directory: Path) -> bool:
 
 
 def remove(directories: Sequence[Path]) -> None:
-    """Delete agents' directories, and the control groups of replicas that were killed with their agents.
+    """Delete directories of agents, and the control groups of replicas that were killed with their agents.
     Ignores failures. Blocks."""
     for directory in directories:
         with contextlib.suppress(OSError):
@@ -120,8 +121,8 @@ def remove(directories: Sequence[Path]) -> None:
 
 
 def is_reachable(path: Path) -> bool:
-    """Return whether this process's user can reach a path. Unreachable paths need not be hidden from
-    programs."""
+    """Return whether this process's user can reach a path. Paths that the user cannot reach need not be
+    hidden from the user's programs."""
     try:
         path.stat()
     except PermissionError:
@@ -132,7 +133,7 @@ def is_reachable(path: Path) -> bool:
 
 
 _REFUSAL_TIMEOUT = 20.0
-"""Seconds to report a failed start to the service."""
+"""Maximum seconds to report to the service that the start failed."""
 _CERTIFICATE_FILE, _TRUST_FILE, _SOCKET_DIRECTORY = "interception.pem", "trust.pem", "sockets"
 _DEADLINE_FILE = "deadline"
 """Names of files in the agent's directory."""
@@ -151,7 +152,7 @@ def main(zygote: int, connection: socket.socket) -> None:
     try:
         own, left = _make_directory(document)
     except OSError as failure:
-        # The service must receive this failure, because it reports failures to the waiting job.
+        # Report the failure to the service, which shows it to the users of waiting jobs.
         asyncio.run(_report_refusal(document, str(failure)))
         raise
     threading.Thread(target=remove, args=(left,), daemon=True).start()
@@ -160,21 +161,22 @@ def main(zygote: int, connection: socket.socket) -> None:
         is_lease_expired = asyncio.run(_serve(document, own, ZygoteHandle(zygote, connection)))
     finally:
         remove([own])
-        # Slurm's step created this file on the node.
+        # Slurm's step created this file on the node, for the error output.
         with contextlib.suppress(OSError):
             errors = Path("/proc/self/fd/2").readlink()
             if errors.is_file() and not errors.stat().st_size:
                 errors.unlink()
     if is_lease_expired and document.release_command:
-        # Nothing needs the agent anymore. The command retries for as long as the cluster is unavailable.
+        # No program needs the agent anymore. The command below retries while the cluster is unavailable, so
+        # signals must be able to end it.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         os.execv(document.release_command[0], document.release_command)
 
 
 def _confirm_document() -> None:
-    """Confirm that the document was read, and close standard input and output. From now on, the processes at
-    their other ends may exit."""
+    """Confirm that the agent has read the document, and close standard input and output. The processes at
+    their other ends may then exit."""
     with contextlib.suppress(OSError):
         os.write(1, messages.DOCUMENT_READ)
     null = os.open(os.devnull, os.O_RDWR)
@@ -184,15 +186,15 @@ def _confirm_document() -> None:
 
 
 def _make_directory(document: AgentDocument) -> tuple[Path, list[Path]]:
-    """Create the agent's directory. Returns this directory and the directories of killed agents. Raises
-    OSError."""
+    """Create the directory of this agent. Returns it, and the directories of agents that were killed. Raises
+    OSError if it cannot be created."""
     if document.user is not None:
         require_user(document.user)
     name = name_of(document.credential.name)
     parent = Path(document.directory)
     make_shared_directory(parent)
     own, left = own_directory(parent, name)
-    # Programs must be able to read the trusted authorities.
+    # Programs must be able to read the file with trusted certificate authorities.
     for file, text, mode in (
         (_CERTIFICATE_FILE, document.interception, 0o600),
         (_TRUST_FILE, document.trust, 0o644),
@@ -206,7 +208,7 @@ def _make_directory(document: AgentDocument) -> tuple[Path, list[Path]]:
 
 
 async def _report_refusal(document: AgentDocument, why: str) -> None:
-    """Report to the service why no program can run here."""
+    """Report to the service why this node cannot run programs."""
     dialer: Dialer[News, Order] = Dialer(document.credential, Order)
     with contextlib.suppress(OSError, ChannelClosed):
         async with asyncio.timeout(_REFUSAL_TIMEOUT):
@@ -219,7 +221,7 @@ async def _report_refusal(document: AgentDocument, why: str) -> None:
 
 
 async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle) -> bool:
-    """Run the agent. Returns whether it ended because its lease expired."""
+    """Run the agent until it ends. Returns whether it ended because its lease expired."""
     dialer: Dialer[News, Order] = Dialer(document.credential, Order)
     sockets = {name: directory / _SOCKET_DIRECTORY / name for name in document.sockets}
     for path in sockets.values():
@@ -247,8 +249,7 @@ async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle)
         if document.grace and not terminations:
             terminations.append(begin(agent.terminate(), "ending all programs"))
         elif not document.grace:
-            # The signal came with the end of the allocation, which also ends the programs. Nothing is left to
-            # report.
+            # The allocation is ending, and its programs with it, so the agent has nothing to report.
             running.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -259,7 +260,7 @@ async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle)
         for task in terminations:
             task.cancel()
         for number in (signal.SIGTERM, signal.SIGINT):
-            # From now on, ignore signals: only the removal of the files remains.
+            # The agent has ended. Ignore further signals until its files are removed.
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
         for server in listening:
@@ -276,7 +277,7 @@ def _own_address(name: str | None, service: tuple[str, int]) -> str:
     """
     if name:
         return socket.gethostbyname(name)
-    # Connecting a UDP socket sends no packet, but determines the source address. `min` prefers IPv4.
+    # To connect a UDP socket sends no packet, but determines the source address. `min` prefers IPv4.
     family, _, _, _, there = min(socket.getaddrinfo(*service, type=socket.SOCK_DGRAM))
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(there)
@@ -294,7 +295,7 @@ def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Op
             if document.user is None or is_reachable(path)
         ),
         rules=document.rules,
-        # An earlier agent for this allocation and node used the same value. Peers of its replicas know the
-        # addresses that follow from it.
+        # Replicas' addresses follow from this value. It is the same for all agents of this allocation and
+        # node, because the peers of replicas already know the addresses.
         places=document.credential.name.rpartition("/")[0],
     )

@@ -25,7 +25,8 @@ from trainshed_cluster.remote.placement import Placement
 from trainshed_cluster.remote.replica_slot import SlotTrigger, agent_key
 
 _MAX_VALIDITY = 400 * 86400.0
-"""Maximum validity of a credential in seconds. A credential also ends with its allocation."""
+"""Maximum validity of an agent's credential in seconds. The service revokes a credential earlier, when the
+agent's allocation ends."""
 
 
 class AgentStarter:
@@ -40,11 +41,12 @@ class AgentStarter:
         self._options = agents.options
 
     async def new_agents(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> list[AgentHandle]:
-        """Create and record the handles of agents at the given (allocation number, node) pairs. They replace
-        agents that have ended together with their programs. Raises EngineUnavailable."""
+        """Create the handles of agents at the given (allocation number, node) pairs, and record the agents.
+        They replace agents that have ended together with their programs. Raises EngineUnavailable if the
+        record cannot be stored."""
         async with self._attempts.lock(gang.key):
             starts = {agent_key(index, node): secrets.token_hex(4) for index, node in missing}
-            # The new agents have not allocated any slots yet.
+            # The new agents have not allocated any slots for replicas yet.
             replica_slots = tuple(
                 gang.fire(slot, SlotTrigger.AGENT_REPLACED) if slot.agent_key in starts else slot
                 for slot in gang.record.replica_slots
@@ -85,8 +87,8 @@ class AgentStarter:
             raise
 
     async def _move_displaced(self, gang: Gang, index: int, allocation: Allocation) -> None:
-        """Request separate allocations for replicas whose nodes the cluster removed from an allocation. Slurm
-        removes failed nodes, which may be up again later."""
+        """Request separate allocations for replicas whose nodes the cluster has removed from an allocation.
+        Slurm removes failed nodes from allocations. Such a node may run again later."""
         async with self._attempts.lock(gang.key):
             requests = displaced_requests(gang, index, allocation.nodes)
             moved = self._placement.move(gang, requests)
@@ -135,8 +137,9 @@ class AgentStarter:
         )
 
     def _inputs(self, record: GangRecord, agents: Sequence[AgentHandle]) -> list[bytes]:
-        """Return the standard input of each agent's process. Blocks while it creates certificates and reads
-        the agents' code. Raises EngineUnavailable."""
+        """Return the data for the standard input of each agent's process. Blocks, because it creates
+        certificates and reads the agents' code. Raises EngineUnavailable if the cluster no longer lists an
+        agent's node."""
         return [
             self._options.command(agent.node).parcel(
                 messages.write_document(self._document(record, agent))
@@ -145,7 +148,7 @@ class AgentStarter:
         ]
 
     async def _start(self, allocation: Allocation, agent: AgentHandle, stdin: bytes) -> None:
-        """Start an agent. Raises ClusterUnavailable."""
+        """Start an agent on its allocation. Raises ClusterUnavailable if the cluster does not start it."""
         try:
             argv = self._options.command(agent.node).argv
             await self._cluster.start_agent(allocation, agent.node, argv, stdin)

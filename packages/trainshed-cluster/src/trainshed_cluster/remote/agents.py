@@ -1,7 +1,5 @@
-"""Manages the agents of a cluster's nodes: authentication, reports, and detection of dead agents.
-
-This module is long because these three subjects share their state.
-"""
+"""Manages the agents of a cluster's nodes: authenticates them, processes their reports, and detects dead
+agents. This module is long because these three tasks share their state."""
 
 import asyncio
 import contextlib
@@ -57,19 +55,19 @@ log = logging.getLogger(__name__)
 _CHECK_INTERVAL = 0.5
 """Seconds between two checks for disconnected agents."""
 _REPORT_MARGIN = 1.0
-"""Minimum age in seconds of an agent's disconnection when a query starts. Only a report of such a query
-proves the agent's end."""
+"""A query of the cluster shows the end of a disconnected agent only if it started at least this many seconds
+after the agent's disconnection."""
 _END_TIMEOUT = 30.0
-"""Seconds to wait for the cause of an allocation's end."""
+"""Maximum seconds to wait until the cluster reports why an allocation ended."""
 _LOAD_TIMEOUT = 10.0
-"""Maximum seconds from an agent's start to the start of its lease."""
+"""Maximum seconds between an agent's start on the cluster and the start of its lease."""
 _SHUTDOWN_TIMEOUT = 10.0
-"""Seconds that an agent has to clean up before its allocation is released."""
+"""Seconds that an agent has to remove its files before the service releases its allocation."""
 _CLOCK_SOURCE = "clock"
-"""Key of trouble with a node's clock. It contains no agent's name, because all agents there have the same
-clock."""
+"""Used instead of an agent's name in reports of trouble with a node's clock, because all agents on the node
+have the same clock."""
 _PORT_FILE = "port"
-"""File in the engine's directory that contains the port for agents."""
+"""File in the engine's directory. It contains the port at which agents connect to the service."""
 
 
 class Agents:
@@ -83,7 +81,7 @@ class Agents:
         streams: FileStreams,
         options: RemoteOptions,
     ) -> None:
-        #: The capabilities that an agent reported last; None = no agent has reported.
+        #: The capabilities in the last report of any agent; None = no agent has reported.
         self.capabilities: Capabilities | None = None
         self.hub: Hub[Order, News] = Hub(
             Issuer.open(options.directory / "authority"),
@@ -102,16 +100,18 @@ class Agents:
         self.nodes = nodes
         self._streams = streams
         self.options = options
-        #: Every agent that may connect, by the name in its certificate.
+        #: Every agent that may connect to the service, by the name in its certificate.
         self._by_name: dict[str, AgentHandle] = {}
-        #: Monotonic time of agents' last connections, by the job's container image (None = none) and node.
+        #: Monotonic time of the last connection of an agent, by container image of the job (None = no image
+        #: of the job) and node.
         self._last_connected: dict[str | None, dict[str, float]] = {}
-        #: Results of `Cluster.allocation_end` in this round of `_check_agents`; None = unknown cause.
+        #: Results of `Cluster.allocation_end` in the current round of `_check_agents`; None = the cause is
+        #: unknown.
         self._ends: dict[AllocationName, AllocationEnd | None] = {}
         self._tasks = Crew()
 
     def start(self) -> None:
-        """Admit the agents of recorded attempts."""
+        """Admit the agents of the attempts in the stored records, and start to check for dead agents."""
         for gang in self.attempts.gangs.values():
             # Agents of vacant slots stay rejected, because their allocations were released.
             keys = {slot.agent_key for slot in gang.record.replica_slots if not slot.is_vacant}
@@ -121,7 +121,8 @@ class Agents:
         self._tasks.keep(self._check_agents, "checking agents")
 
     async def listen(self) -> None:
-        """Open the port that running agents dial again. Raises EngineUnavailable."""
+        """Open the port to which agents connect. It is the same as before a restart of the service, so that
+        running agents find it. Raises EngineUnavailable if the port cannot be opened."""
         try:
             await self.hub.start()
             file = str(self.options.directory / _PORT_FILE)
@@ -132,7 +133,7 @@ class Agents:
             ) from error
 
     async def close(self) -> None:
-        """Close all connections. Agents continue to run."""
+        """Close all connections to agents. The agents continue to run."""
         await self._tasks.close()
         await self.hub.close()
 
@@ -143,8 +144,8 @@ class Agents:
         return name in self._by_name
 
     def has_preamble(self, name: str, line: bytes) -> bool:
-        """Return whether a replica of that agent starts its connections to the buckets with this first
-        line."""
+        """Return whether `line` is the first line with which a replica of that agent identifies itself on a
+        connection to the buckets."""
         agent = self._by_name.get(name)
         gang = self._gang(agent)
         if agent is None or gang is None:
@@ -168,16 +169,18 @@ class Agents:
             if not agent.is_gone and not self.attempts.is_closed:
                 _log(agent).warning("agent on node %s: the connection ended: %s", agent.node, end)
         except (StreamGap, OSError) as error:
-            # The disk may be full, for example. The agent still has the bytes and sends them again.
+            # The service may be unable to write, for example because its disk is full. The agent sends the
+            # bytes again on its next connection.
             _log(agent).warning("agent on node %s: cannot store its streams: %s", agent.node, error)
         finally:
             agent.disconnect(connection)
             if agent.is_idle and not agent.is_connected:
-                # An idle agent belongs to no gang, so no other code would detect its end.
+                # An idle agent belongs to no gang. Nothing else would detect its end, so revoke its
+                # credential now.
                 self.give_up(agent)
 
     async def send_content(self, name: str, path: str, writer: asyncio.StreamWriter) -> None:
-        """Send an agent content that it may fetch."""
+        """Send an agent a content unit, if the agent may fetch it."""
         agent, library = self._by_name.get(name), self.options.library
         if agent is None or library is None:
             writer.close()
@@ -187,7 +190,8 @@ class Agents:
     # --- the set of agents ---
 
     def add(self, gang: Gang, index: int, node: str, start: str) -> AgentHandle:
-        """Admit an agent from now on. `start`: the random suffix of the agent's name."""
+        """Create the handle of an agent, which may connect from now on. `start`: the random suffix of the
+        agent's name."""
         allocation = allocation_name(self.options.identity, gang.record, index)
         agent = AgentHandle(
             f"{allocation}/{node}/{start}",
@@ -201,7 +205,7 @@ class Agents:
         return agent
 
     async def dismiss(self, agent: AgentHandle) -> None:
-        """Let an agent clean up and exit if it is connected."""
+        """If an agent is connected, let it remove its files and exit. Then revoke its credential."""
         if agent.is_connected:
             with contextlib.suppress(EngineUnavailable, LaunchRejected, TimeoutError):
                 async with asyncio.timeout(_SHUTDOWN_TIMEOUT):
@@ -209,18 +213,18 @@ class Agents:
         self.give_up(agent)
 
     def give_up_start(self, gang: Gang, agent: AgentHandle, why: str) -> None:
-        """Record the failed start of an agent that ended before it connected."""
+        """Record that the start of an agent failed: the agent ended before it connected."""
         where = agent_key(agent.allocation_index, agent.node)
         gang.failed_starts[where] = add_failed_start(gang.failed_starts.get(where), why)
         self.give_up(agent)
 
     def is_node_at_fault(self, node: str, image: str | None) -> bool:
-        """Return whether the node is at fault if agents do not connect. `image`: the job's image in which
-        they run; None = no job's image."""
+        """Return whether the node caused the failed starts of agents (see `failed_starts`). `image`: the
+        job's container image in which the agents run; None = they run in no image of the job."""
         return is_node_at_fault(node, self._last_connected.get(image, {}))
 
     def give_up(self, agent: AgentHandle) -> None:
-        """Revoke an agent's credential."""
+        """Revoke an agent's credential and close its connections."""
         agent.give_up()
         self.nodes.report_trouble(agent.node, agent.name, None)
         self._by_name.pop(agent.name, None)
@@ -229,13 +233,13 @@ class Agents:
     # --- reports of agents ---
 
     def _gang(self, agent: AgentHandle | None) -> Gang | None:
-        """Return the gang of an agent, or None if it is idle."""
+        """Return the gang of an agent, or None if the agent is idle."""
         if agent is None or agent.is_idle:
             return None
         return self.attempts.gangs.get((agent.job_uid, agent.attempt))
 
     async def sizes(self, gang: Gang, agent: AgentHandle) -> dict[str, dict[str, int]]:
-        """Return the sizes of the stream copies that the service has for an agent's replicas."""
+        """Return how many bytes of each stream of the agent's replicas the service already has."""
         copies = StreamCopies(self._streams, *gang.key)
         replicas = [replica_slot.replica for replica_slot in gang.replica_slots_of(agent)]
         return await asyncio.to_thread(copies.sizes, replicas)
@@ -272,13 +276,14 @@ class Agents:
                     if isinstance(news, messages.Answer):
                         agent.deliver_answer(news)
                     elif isinstance(news, messages.Beat):
-                        # Acknowledgements renew the lease of an idle agent.
+                        # An acknowledgement renews the lease of an idle agent, too.
                         agent.acknowledge(news.number)
                     continue
                 gang, copies = now, StreamCopies(self._streams, *now.key)
             match news:
                 case messages.Appended():
-                    # Ignore replicas that have moved: the agent still has their files and sends them again.
+                    # Ignore the streams of replicas that have moved to another node. The agent still has
+                    # their files and sends the bytes again.
                     if news.replica in {slot.replica for slot in gang.replica_slots_of(agent)}:
                         await asyncio.to_thread(copies.append, news)
                 case messages.Answer() | messages.Slots():
@@ -287,7 +292,7 @@ class Agents:
                     self._handle_news(gang, agent, news)
 
     async def _repeat_orders(self, gang: Gang, agent: AgentHandle) -> None:
-        """Repeat the orders that the agent missed while it was disconnected."""
+        """Repeat the orders that the agent may have missed while it was disconnected."""
         with contextlib.suppress(EngineUnavailable):
             if any(replica_slot.launched for replica_slot in gang.replica_slots_of(agent)):
                 await agent.send_hosts(gang.hosts())
@@ -327,8 +332,8 @@ class Agents:
             self.attempts.report(gang, end)
 
     async def _report_end_cause(self, gang: Gang, agent: AgentHandle, end: ReplicaExited) -> None:
-        """Report the end of a program that an agent stopped on a signal. Only the cluster knows the cause of
-        the signal."""
+        """Report the end of a program that an agent stopped because of a signal. The agent does not know the
+        cause of the signal, so ask the cluster."""
         name = allocation_name(self.options.identity, gang.record, agent.allocation_index)
         if why := await self.cluster.pending_end(name):
             end = msgspec.structs.replace(end, loss=why.loss, cause=why.why)
@@ -336,13 +341,15 @@ class Agents:
         self.attempts.report(gang, end)
 
     def _reading(self, clock: Nanos | None) -> Reading:
-        """Return the reported time of an agent's clock together with the time of the service's clock."""
+        """Return the time of the agent's clock in a message, together with the current time of the service's
+        clock."""
         return Reading(clock, round(self.options.now() * 1e9))
 
     def _update_skew(self, agent: AgentHandle, reading: Reading) -> None:
-        """Report a node whose clock is wrong. Time limits do not depend on that clock."""
+        """Report a node's clock as wrong or as right again. The service's time limits do not depend on that
+        clock."""
         skew = (reading.theirs - reading.ours) / 1e9 if reading.theirs else 0.0
-        # Ignore small differences, because the delay of messages varies.
+        # Ignore small changes, because the delay of messages varies.
         if agent.skew is None or abs(skew - agent.skew) >= 1:
             agent.skew = skew
             wrong = skew_message(skew)
@@ -368,7 +375,8 @@ class Agents:
                 if agent.is_connected and now - agent.last_heard > 2 * beat_interval(agent.lease):
                     agent.disconnect_silent()
                 if agent.disconnected_at is not None and (end := await self._death_of(agent, now)):
-                    # If several nodes are silent at once, the fault is probably on the service's side.
+                    # If several nodes are silent at once, the fault is probably on the service's side, so no
+                    # node is quarantined.
                     is_alone = end.loss is Cause.AGENT_LOST and (
                         last_heard or nodes == {agent.node}
                     )
@@ -381,7 +389,7 @@ class Agents:
                     await self.lose(agent, end, has_started=True)
 
     async def _death_of(self, agent: AgentHandle, now: float) -> AllocationEnd | None:
-        """Return the cause of a disconnected agent's death; None = the agent may still run."""
+        """Return why a disconnected agent counts as dead; None = the agent may still run."""
         assert agent.disconnected_at is not None
         if agent.is_starting:
             return None
@@ -412,14 +420,14 @@ class Agents:
                 "its programs by then",
             )
         if is_down or not known or not is_settled:
-            # The node may be disconnected while its programs run, whatever the cluster reports about their
-            # allocations.
+            # The node may be disconnected while its programs run. The cluster's report about their
+            # allocations does not prove their end.
             return None
         return await self._end_of_agent(agent, report, silent)
 
     def _suspension_of(self, agent: AgentHandle, report: ClusterReport) -> str | None:
-        """Return the reason why the cluster has suspended the processes of an agent's allocation; None = they
-        are not suspended."""
+        """Return why the cluster has suspended the processes of an agent's allocation; None = it has not
+        suspended them."""
         gang = self._gang(agent)
         if gang is None:
             return None
@@ -430,8 +438,8 @@ class Agents:
     async def _end_of_agent(
         self, agent: AgentHandle, report: ClusterReport, silent: float
     ) -> AllocationEnd | None:
-        """Return the cause of the end of an agent on an existing node; None = the agent has not ended, or the
-        cause is not known yet."""
+        """Return why an agent on an existing node has ended; None = the agent has not ended, or the cause is
+        not known yet."""
         gang = self._gang(agent)
         if gang is None:
             return None
@@ -445,8 +453,8 @@ class Agents:
     async def _end_of_allocation(
         self, gang: Gang, agent: AgentHandle, name: AllocationName, silent: float
     ) -> AllocationEnd | None:
-        """Return the cause of the end of an agent's allocation; None = not known for certain yet. `silent`:
-        seconds since the agent's disconnection."""
+        """Return why an agent's allocation has ended; None = the cause is not certain yet. `silent`: seconds
+        since the agent's disconnection."""
         try:
             if name not in self._ends:  # One query per round serves all agents of the allocation.
                 self._ends[name] = await self.cluster.allocation_end(name)
@@ -465,21 +473,22 @@ class Agents:
         return AllocationEnd(end.loss, f"{end.why}, and its programs on node {agent.node} with it")
 
     def _is_cut_off(self, agent: AgentHandle, now: float) -> bool:
-        """Return whether a dead agent could not reach the service although its node is up according to the
-        cluster. Another agent there could not reach the service either."""
+        """Return whether the cluster reports the node of a dead agent as up, although the agent could not
+        reach the service. Another agent there could not reach the service either."""
         assert agent.disconnected_at is not None
         report = self.cluster.report()
         is_up = any(
             reported.node.name == agent.node and reported.state is not NodeState.GONE
             for reported in report.nodes
         )
-        never_came = agent.capabilities is None and now - agent.disconnected_at >= agent.lease
-        return is_up and (agent.is_unacknowledged or never_came)
+        never_connected = agent.capabilities is None and now - agent.disconnected_at >= agent.lease
+        return is_up and (agent.is_unacknowledged or never_connected)
 
     async def lose(
         self, agent: AgentHandle, end: AllocationEnd, *, has_started: bool = False
     ) -> None:
-        """Count an agent as lost with all its replicas. `has_started`: the cluster had started the agent."""
+        """Count an agent as lost, together with all its replicas. `has_started`: whether the cluster had
+        started the agent."""
         gang = self._gang(agent)
         if gang is None:
             self.give_up(agent)
@@ -509,7 +518,8 @@ class Agents:
 
 
 def _last_port(directory: Path) -> int:
-    """Return the port that agents of running jobs dial; 0 = no port was opened yet."""
+    """Return the port of the last service process, to which agents of running jobs connect; 0 = none is
+    stored."""
     try:
         return int((directory / _PORT_FILE).read_text())
     except (FileNotFoundError, ValueError):

@@ -1,5 +1,5 @@
-"""Stores all attempts that have slots on a cluster or wait for slots, in memory and on disk. Reports their
-events. Every change is stored before it takes effect."""
+"""Stores all attempts that have slots on a cluster or wait for slots, in memory and on disk. Reports events
+of their replicas. Every change of an attempt is stored before it takes effect."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ from trainshed_cluster.remote.replica_slot import ReplicaSlot
 
 
 class Attempts:
-    """The attempts of a remote engine. `directory`: contains their records."""
+    """The attempts of a remote engine. `directory`: contains the records of the attempts."""
 
     def __init__(self, directory: Path) -> None:
         self.gangs: dict[tuple[JobUid, int], Gang] = {}
@@ -41,7 +41,8 @@ class Attempts:
         self._wake = asyncio.Event()
 
     async def load(self) -> None:
-        """Read the records of an earlier service. Raises OSError, ValueError."""
+        """Read the records that an earlier service process stored. Raises OSError if a file cannot be read,
+        and ValueError if a record is invalid."""
         for record in await asyncio.to_thread(lambda: list(self._records.load())):
             gang = self.gangs[record.job_uid, record.attempt] = Gang(record)
             self.report_nodes(gang)
@@ -50,7 +51,7 @@ class Attempts:
                     self.report_lost(gang, replica_slot)
 
     async def close(self) -> None:
-        """Wait for pending writes."""
+        """Wait until all pending writes have finished."""
         self.is_closed = True
         await asyncio.gather(*self._writing.values(), return_exceptions=True)
         self._wake.set()
@@ -62,7 +63,8 @@ class Attempts:
     def replica_slot(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId
     ) -> tuple[Gang, ReplicaSlot]:
-        """Return a replica's gang and replica slot. Raises LaunchRejected if the replica has no slot."""
+        """Return the gang of a replica, and the replica's slot. Raises LaunchRejected if the replica has no
+        slot."""
         gang = self.gangs.get((job_uid, attempt))
         replica_slot = gang.record.replica_slot(replica) if gang else None
         if gang is None or replica_slot is None:
@@ -72,8 +74,10 @@ class Attempts:
         return gang, replica_slot
 
     async def write(self, gang: Gang, record: GangRecord) -> None:
-        """Store a gang's record, and make it current. Raises EngineUnavailable."""
-        # A cancelled caller does not cancel the write. The next write waits until this one has finished.
+        """Store a record of a gang and make it the current one. Raises EngineUnavailable if it cannot be
+        stored."""
+        # If the caller is cancelled, the write continues. The next write of this record waits until this one
+        # has finished.
         writing = joined(self._write_after(self._writing.get(gang.key), record))
         self._writing[gang.key] = writing
         writing.add_done_callback(lambda done: self._forget_write(gang.key, done))
@@ -95,8 +99,8 @@ class Attempts:
             del self._writing[key]
 
     async def delete(self, gang: Gang) -> None:
-        """Delete an attempt's record. From now on, its allocations belong to no attempt. Raises
-        EngineUnavailable."""
+        """Delete the record of an attempt. Its allocations then belong to no attempt. Raises
+        EngineUnavailable if the record cannot be deleted."""
         if writing := self._writing.get(gang.key):
             await asyncio.wait([writing])
         try:
@@ -107,14 +111,15 @@ class Attempts:
             ) from error
 
     def forget(self, gang: Gang) -> None:
-        """Remove an attempt from memory, with its lock."""
+        """Remove an attempt, and the lock of its record, from memory."""
         self.gangs.pop(gang.key, None)
         self._locks.pop(gang.key, None)
 
     # --- events ---
 
     def report_lost(self, gang: Gang, replica_slot: ReplicaSlot) -> None:
-        """Report the loss of an incarnation that ended with its agent or never started."""
+        """Report that the current incarnation of a replica is lost: it ended together with its agent, or
+        never started."""
         self.report(
             gang,
             ReplicaLost(
@@ -129,8 +134,8 @@ class Attempts:
     def report_end(
         self, gang: Gang, replica_slot: ReplicaSlot, incarnation: int | None = None
     ) -> None:
-        """Report the end of an incarnation again, because no agent can report it. `incarnation`: None = the
-        last incarnation."""
+        """Report the end of an incarnation again. Used for incarnations whose end no agent can report.
+        `incarnation`: None = the last incarnation."""
         incarnation = replica_slot.launched if incarnation is None else incarnation
         end = gang.ends.get(replica_slot.replica)
         if end is not None and end.incarnation == incarnation:
@@ -150,19 +155,19 @@ class Attempts:
             )
 
     def report(self, gang: Gang, event: ReplicaEvent) -> None:
-        """Emit an event of a gang's replica."""
+        """Emit an event about a replica of a gang."""
         self.emit(ReplicaReport(gang.record.job_uid, event))
 
     def report_delay(self, gang: Gang, delay: Delay | None) -> None:
-        """Emit the reason why the gang's start waits, if the reason changed. `delay`: None = the start does
-        not wait."""
+        """Emit the reason why the start of a gang waits, if the reason has changed. `delay`: None = the start
+        does not wait."""
         if delay != gang.delay:
             gang.delay = delay
             self.emit(StartWaits(*gang.key, delay))
 
     def report_nodes(self, gang: Gang, *, is_given: bool = False) -> None:
-        """Emit the nodes that the cluster has chosen for replicas that have not ended. `is_given`: the
-        cluster has just chosen the nodes of all pending replicas."""
+        """Emit the nodes that the cluster has chosen for replicas that have not ended. `is_given`: whether
+        the cluster has just chosen the nodes of all pending replicas."""
         nodes = tuple(
             (replica_slot.replica, replica_slot.request.node)
             for replica_slot in gang.record.replica_slots
@@ -173,7 +178,7 @@ class Attempts:
             self.emit(NodesChosen(*gang.key, nodes))
 
     def emit(self, event: EngineEvent) -> None:
-        """Queue an event for `watch`."""
+        """Add an event to the queue that `watch` returns."""
         self._events.append(event)
         self._wake.set()
 
@@ -186,13 +191,14 @@ class Attempts:
 
 
 class Records:
-    """The record files of a directory, which is created if needed. All methods block briefly."""
+    """The files with the records of attempts, in one directory, which is created if it does not exist. All
+    methods block briefly."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def load(self) -> Iterator[GangRecord]:
-        """Yield all records. Raises OSError, or ValueError for an invalid record."""
+        """Yield all records. Raises OSError if a file is unreadable, ValueError if a record is invalid."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in sorted(self._directory.glob("*.json")):
             try:
@@ -203,7 +209,7 @@ class Records:
                 ) from error
 
     def write(self, record: GangRecord) -> None:
-        """Write a record durably. Raises OSError."""
+        """Write a record and sync it to disk. Raises OSError."""
         durable.write(
             str(self._path(record.job_uid, record.attempt)), msgspec.json.encode(record).decode()
         )

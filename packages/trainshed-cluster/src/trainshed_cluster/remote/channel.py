@@ -1,8 +1,8 @@
-"""An ordered exchange of messages over one connection. Each message is encoded in MessagePack and preceded by
-its length.
+"""Exchanges messages in order over one connection.
 
-Messages that the peer does not read wait at the sender. Unread messages wait in the kernel, and a few in the
-connection's buffers. Heartbeats of the callers detect an unreachable peer (`lease.beat_interval`).
+A message is encoded in MessagePack, and its length precedes it. While the peer does not read, the sender's
+messages wait at the sender. Unread received messages wait in the kernel, and a few in the connection's
+buffers. The callers detect an unreachable peer by heartbeats (`lease.beat_interval`).
 """
 
 import asyncio
@@ -17,18 +17,18 @@ Sent = TypeVar("Sent")
 Received = TypeVar("Received")
 
 MAX_MESSAGE_BYTES: Final = 8 << 20
-"""Maximum size of a message in bytes. A longer one ends the conversation."""
+"""Maximum size of a message in bytes. If a longer one arrives, the conversation ends."""
 _LENGTH_BYTES: Final = 4
 _MAX_BUFFER: Final = 512 << 10
-"""Maximum number of bytes that wait to be sent before `send` blocks."""
+"""Number of unsent bytes above which `send` waits."""
 
 
 class ChannelClosed(ConnectionError):
-    """The conversation has ended. The message and the cause contain the reason."""
+    """The conversation has ended. The exception's message and cause contain the reason."""
 
 
 class MessageTooLong(ValueError):
-    """The message exceeds `MAX_MESSAGE_BYTES`. Nothing was sent."""
+    """The message is longer than `MAX_MESSAGE_BYTES`, so nothing was sent."""
 
 
 class Channel(Generic[Sent, Received]):
@@ -51,7 +51,7 @@ class Channel(Generic[Sent, Received]):
         self.cause: BaseException | None = None
         #: Size in bytes of the message that is being received.
         self._incoming_length: int | None = None
-        #: Serializes senders, so that a task with many messages does not starve the others.
+        #: Held by the task that sends, so that a task with many messages does not starve other tasks.
         self._turn = asyncio.Lock()
         self._closing = joined(self._writer.wait_closed())
         self._closing.add_done_callback(consume_exception)
@@ -62,13 +62,14 @@ class Channel(Generic[Sent, Received]):
         return self._writer.is_closing()
 
     async def wait_closed(self) -> None:
-        """Wait until the connection is closed. While many received messages are unread, a lost connection is
-        not detected."""
+        """Wait until the connection is closed. While many received messages are unread, this does not detect
+        a lost connection."""
         await asyncio.wait((self._closing,))
 
     async def send(self, message: Sent) -> None:
-        """Send a message as soon as the buffer has space. A cancelled call sends nothing. A successful return
-        does not prove delivery. Raises ChannelClosed, MessageTooLong."""
+        """Send a message. Waits until the buffer has space. If this call is cancelled, nothing is sent. A
+        return does not prove that the peer has received the message. Raises ChannelClosed or MessageTooLong.
+        """
         frame = self._frame(message)
         async with self._turn:
             try:
@@ -78,11 +79,12 @@ class Channel(Generic[Sent, Received]):
             self._write(frame)
 
     def post(self, message: Sent) -> None:
-        """Send a small message without waiting. Raises ChannelClosed, MessageTooLong."""
+        """Send a small message without waiting. Raises ChannelClosed or MessageTooLong."""
         self._write(self._frame(message))
 
     async def receive(self) -> Received:
-        """Return the next message. A cancelled call loses nothing. Raises ChannelClosed."""
+        """Return the next message. If this call is cancelled, no message is lost. Raises ChannelClosed if the
+        conversation has ended."""
         if self._incoming_length is None:
             self._incoming_length = int.from_bytes(await self._read(_LENGTH_BYTES))
         if self._incoming_length > MAX_MESSAGE_BYTES:
@@ -109,12 +111,12 @@ class Channel(Generic[Sent, Received]):
     def close(self) -> None:
         """Close the channel without waiting. Pending messages are still sent if the peer reads them soon.
         Further calls have no effect."""
-        # A TLS transport of asyncio that was closed twice cannot be aborted anymore.
+        # asyncio cannot abort a TLS transport that was closed twice, so close it only once.
         if not self._writer.is_closing():
             self._writer.close()
 
     def give_up(self) -> None:
-        """Close the channel at once because the peer is unreachable or hangs. `cause` becomes a
+        """Close the channel at once, because the peer is unreachable or hangs. `cause` is then a
         TimeoutError."""
         self._abort(TimeoutError("the peer did not respond in time"))
 
@@ -135,7 +137,7 @@ class Channel(Generic[Sent, Received]):
         self._writer.write(frame)
 
     def _abort(self, cause: BaseException | None) -> ChannelClosed:
-        """Abort the connection, and return the exception that the caller must raise."""
+        """Abort the connection, and return the exception for the caller to raise."""
         ended = self._closed_error(cause)
         self._writer.transport.abort()
         return ended

@@ -1,8 +1,8 @@
 """Converts times of a node's clock to the service's clock (docs/adr/0165). Pure.
 
-An agent sends its current time with each report. The difference from the service's clock, rounded to ten
-seconds, is subtracted from all times of the report. Repeated reports therefore yield the same times, whatever
-the delay of the messages.
+An agent sends the current time of its clock with each report. The service computes the difference from its
+own clock, rounds it to ten seconds, and subtracts it from all times of the report. Because of the rounding, a
+repeated report yields the same times, whatever the delay of its messages.
 """
 
 from typing import Final, TypeVar
@@ -20,26 +20,26 @@ from trainshed.core.lifecycle.replica_events import (
 from trainshed.core.units import Nanos
 
 MAX_SKEW: Final = 10.0
-"""Maximum difference in seconds between a node's clock and the service's, including the delay of a
-message."""
+"""Maximum difference in seconds between the clocks of a node and of the service that causes no warning. It
+includes the delay of a message."""
 
 _STEP: Final = 10 * 10**9
-"""Corrections of times are multiples of this step, in nanoseconds. The step exceeds the delay of messages, so
-that times of a correct clock are not changed."""
+"""All corrections of times are multiples of this step, in nanoseconds. The step exceeds the delay of
+messages, so that the times of a correct clock are not changed."""
 
 E = TypeVar("E", bound=ReplicaEvent)
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """The times of an agent's clock (`theirs`) and of the service's clock (`ours`) at the same moment, in
-    nanoseconds since the epoch. `theirs`: None = unknown."""
+    """The times of an agent's clock (`theirs`) and of the service's clock (`ours`) when the service received
+    a message, in nanoseconds since the epoch. `theirs`: None = the agent's time is unknown."""
 
     theirs: Nanos | None
     ours: Nanos
 
     def ours_at(self, moment: Nanos) -> Nanos:
-        """Convert a time of the agent's clock to the service's clock, with an error of at most half a
-        `_STEP`. The time 0 (not reached yet) stays 0."""
+        """Convert a time of the agent's clock to the service's clock. The error is at most half a `_STEP`.
+        The time 0 marks a moment that has not been reached yet, so it stays 0."""
         if not (moment and self.theirs):
             return moment
         skew = round((self.theirs - self.ours) / _STEP) * _STEP
@@ -47,7 +47,7 @@ class Reading(msgspec.Struct, frozen=True):
         return min(moment - skew, self.ours) if skew else moment
 
     def of(self, event: E) -> E:
-        """Return an event of the agent with its times converted to the service's clock."""
+        """Return a copy of an agent's event. Its times are converted to the service's clock."""
         match event:
             case ReplicaStarted() | ReplicaNoted():
                 return replace(event, at=self.ours_at(event.at))
@@ -61,8 +61,8 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 def skew_message(seconds: float) -> str | None:
-    """Return a warning about a node's clock that is ahead of the service's clock by that many seconds; None =
-    the clock is accurate enough."""
+    """Return a warning about a node's clock, or None if the clock is accurate enough. `seconds`: how far the
+    node's clock is ahead of the service's clock."""
     if abs(seconds) <= MAX_SKEW:
         return None
     return (

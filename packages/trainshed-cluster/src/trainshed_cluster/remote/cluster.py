@@ -1,5 +1,5 @@
-"""Declares the interface of a cluster. `RemoteEngine` uses it to allocate nodes to attempts and to start
-agents on them."""
+"""Declares the interface of a cluster, such as Slurm or Kubernetes. `RemoteEngine` uses it to allocate nodes
+to attempts and to start agents on the nodes."""
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Protocol
@@ -19,17 +19,18 @@ class ClusterRefused(Exception):
 
 
 class ClusterUnavailable(Exception):
-    """The cluster did not respond, or cannot grant the request now. The caller may retry. The message
+    """The cluster did not respond, or it cannot grant the request now. The caller may retry. The message
     contains the cluster's reason."""
 
 
 class AgentEnded(ClusterUnavailable):
-    """A process on the cluster ended before it became the agent. The message contains its last output."""
+    """The process that should have become an agent ended before that. The message contains the process's last
+    output."""
 
 
 class AgentsMayLive(ClusterUnavailable):
-    """The cluster no longer lists an allocation whose end was not observed. Its programs may run until the
-    agents' lease ends."""
+    """The cluster no longer lists an allocation, and its end was not observed. Its programs may run until the
+    lease of its agents ends."""
 
 
 class Owner(Struct, frozen=True):
@@ -45,15 +46,18 @@ SERVICE_OWNER = Owner()
 
 
 class AllocationName(Struct, frozen=True, order=True, rename={"index": "part"}):
-    """The identity of an allocation. It replaces the cluster's job id, because some clusters reuse ids after
-    a crash. It includes the user, because other users may give their jobs the same name."""
+    """The name of an allocation, by which the service identifies it.
+
+    The cluster's own job id is not used, because some clusters reuse ids after a crash. The name includes the
+    user, because other users may give their jobs the same name.
+    """
 
     #: Id of this service; unique among the services of the cluster.
     service: str
     job_uid: JobUid
     attempt: int
-    #: Number of the allocation in its attempt. 0 = the first nodes of the gang; later numbers are for
-    #: replicas that moved.
+    #: Number of the allocation within its attempt. 0 = the first nodes of the gang. Higher numbers belong to
+    #: further nodes, for example of replicas that moved.
     index: int
     #: The allocation's user (`Owner.user`), which is not part of `str(name)`.
     user: str = ""
@@ -73,7 +77,7 @@ class AllocationName(Struct, frozen=True, order=True, rename={"index": "part"}):
 
 
 class NodeNeed(Struct, frozen=True):
-    """The total resources of an attempt's replicas on one node."""
+    """The total resources that the replicas of an attempt need on one node."""
 
     node: str
     replicas: int
@@ -81,16 +85,17 @@ class NodeNeed(Struct, frozen=True):
     memory_bytes: int
     #: Number of devices.
     accelerators: int = 0
-    #: Machine of the replicas. If several machines have the same route, the machine of one replica.
+    #: Machine type of the replicas. If replicas with the same route have several machine types, this is the
+    #: type of one of them.
     machine: MachineWanted = MachineWanted()
     owner: Owner = SERVICE_OWNER
     #: Maximum run time of the job in seconds; None = unknown.
     seconds: int | None = None
-    #: The replica (`workerpool0-1`) and its hostname, if each replica has its own need
+    #: Name of the replica (such as workerpool0-1), and its hostname, if each replica has its own allocation
     #: (`RemoteOptions.apart`).
     replica: str = ""
     hostname: str = ""
-    #: Container image of that replica; None = no job's image.
+    #: Container image of that replica; None = it uses no image of the job.
     image: str | None = None
     #: Number of replicas in that replica's gang.
     gang_size: int = 1
@@ -106,16 +111,17 @@ class Allocation(Struct, frozen=True):
 
 
 class NodeReport(Struct, frozen=True):
-    """The state of a node."""
+    """The state of a node, as reported by the cluster."""
 
-    #: The node. Its `others` counts the used resources of the node, except this service's allocations.
+    #: The node. Its field `others` contains the resources that are in use there, except those of this
+    #: service's allocations.
     node: Node
     state: NodeState
     #: The cluster's reason why the node is not UP; None = the node is UP, or the cluster gives no reason.
     cause: str | None = None
     #: Name or address at which other nodes reach this node; None = the node's name.
     address: str | None = None
-    #: For a node that is GONE: the cluster still waits for its return, and programs there may be running.
+    #: The node is GONE, but the cluster still waits for its return, and programs there may be running.
     is_awaited: bool = False
 
 
@@ -123,25 +129,28 @@ class ClusterReport(Struct, frozen=True):
     """The result of one query of the cluster."""
 
     nodes: tuple[NodeReport, ...]
-    #: All allocations of this service, with the nodes on which an agent of the allocation is known to run.
+    #: All allocations of this service that have resources. For each one, the nodes on which one of its agents
+    #: is known to run.
     agents: Mapping[AllocationName, frozenset[str]]
-    #: Start of the query in seconds of the monotonic clock. Reports of a watch use the current time.
+    #: Start time of the query in seconds of the monotonic clock. Clusters that report changes without queries
+    #: set the current time.
     queried_at: float
-    #: The cluster's reasons why pending `acquire` calls are not granted yet. If a reason changes, `watch`
+    #: Why pending `acquire` calls are not granted yet, according to the cluster. If a reason changes, `watch`
     #: yields a new report.
     delays: Mapping[AllocationName, Delay] = field(default_factory=dict[AllocationName, Delay])
-    #: This service's allocations without running processes: pending requests, and allocations that ended but
-    #: were not released.
+    #: This service's allocations without running processes: pending requests, and allocations that have ended
+    #: but were not released.
     idle: frozenset[AllocationName] = frozenset()
     #: Allocations whose processes the cluster has suspended. Each value is the reason: a sentence without its
     #: full stop.
     suspensions: Mapping[AllocationName, str] = field(default_factory=dict[AllocationName, str])
-    #: Allocations that may reach their time limit before a further attempt with the same needs could finish.
+    #: Allocations that may reach their time limit before another attempt with the same needs could finish. No
+    #: attempt may adopt them.
     old: frozenset[AllocationName] = frozenset()
 
 
 class AllocationEnd(Struct, frozen=True):
-    """The cause of an allocation's end that this service did not request."""
+    """The cause of an allocation's end, if this service did not request the end."""
 
     loss: Cause
     #: The cause as one sentence, without its full stop.
@@ -149,8 +158,8 @@ class AllocationEnd(Struct, frozen=True):
 
 
 class Cluster(Protocol):
-    """A cluster. All methods except `watch` are idempotent, also across restarts of the service. No method
-    blocks the event loop."""
+    """A cluster that runs agents. All methods except `watch` are idempotent, even after a restart of the
+    service. No method blocks the event loop."""
 
     async def start(self) -> None:
         """Query the cluster for the first time. Raises ClusterUnavailable, or ClusterRefused if it can never
@@ -158,7 +167,7 @@ class Cluster(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close this process's connections to the cluster. Allocations and agents remain."""
+        """Close this process's connections to the cluster. Allocations and agents continue to exist."""
         ...
 
     def report(self) -> ClusterReport:
@@ -166,12 +175,13 @@ class Cluster(Protocol):
         ...
 
     def watch(self) -> AsyncIterator[ClusterReport]:
-        """Yield each report that differs from the previous one, until `close`. Only one reader is allowed."""
+        """Yield each report that differs from the previous one, until `close` is called. Only one caller is
+        allowed at a time."""
         ...
 
     def detach(self) -> None:
-        """Leave pending requests in the cluster's queue when this process ends. The service's next process
-        continues to wait for them."""
+        """Leave pending requests in the cluster's queue when this service process ends. The next service
+        process continues to wait for them."""
         ...
 
     async def owner(self, project: str) -> Owner:
@@ -216,20 +226,22 @@ class Cluster(Protocol):
         ...
 
     async def allocation_end(self, name: AllocationName) -> AllocationEnd | None:
-        """Return the cause of the end of an allocation that reports no longer list; None = unknown. Raises
-        ClusterUnavailable if the cause is not decided yet or the cluster does not respond, and
-        AgentsMayLive."""
+        """Return the cause of the end of an allocation that the reports no longer contain; None = unknown.
+        Raises ClusterUnavailable if the cause is not decided yet or the cluster does not respond. Raises
+        AgentsMayLive if programs of the allocation may still run."""
         ...
 
     async def pending_end(self, name: AllocationName) -> AllocationEnd | None:
         """Return the expected end of an allocation whose agent received SIGTERM from the cluster; None =
-        unknown. Waits a few seconds, because the cluster may record the cause after the signal."""
+        unknown. Waits for a few seconds, because the cluster may record the cause only after the signal."""
         ...
 
     async def require_reachable(self, name: AllocationName) -> None:
-        """Raise ClusterUnavailable if a `release` of that allocation would fail now. Call this before the
-        allocation's agents are shut down: while they run, they release the allocation even if this service is
-        killed."""
+        """Raise ClusterUnavailable if a `release` of that allocation would fail now.
+
+        Call this before the allocation's agents are shut down. Running agents can release the allocation even
+        if this service is killed.
+        """
         ...
 
     async def release(self, name: AllocationName) -> None:

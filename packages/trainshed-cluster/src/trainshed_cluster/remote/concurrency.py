@@ -8,8 +8,8 @@ from trainshed.eventloop.background import joined
 
 
 async def run_all_or_cancel(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait for all coroutines. If one fails, cancel the others, wait until they have ended, and raise the
-    first exception."""
+    """Run all coroutines concurrently, and wait until they have finished. If one fails, cancel the others,
+    wait until they have ended, and raise the first exception."""
     tasks = [joined(item) for item in coroutines]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -1,9 +1,9 @@
-"""Issues the certificates that authenticate agents and their service. The engine's own certificate authority
-signs them. Only agents and the hub trust this authority.
+"""Issues the certificates by which agents and their service authenticate each other. The engine's own
+certificate authority signs them. Only agents and the hub trust this authority.
 
-Agents verify the authority and the hub's name. For each connection, the hub verifies the authority and
-whether an agent of that name is expected. Agents' certificates also expire. Only the service imports
-`cryptography`, when it opens its `Issuer`.
+Agents verify that the authority issued the hub's certificate, and that it contains the hub's name. For each
+connection, the hub verifies the agent's certificate, and that an agent of that name is expected. Agents'
+certificates also expire. Only the service imports `cryptography`, when it opens its `Issuer`.
 """
 
 import os
@@ -23,20 +23,21 @@ if TYPE_CHECKING:
     from trainshed.access.authority import Authority
 
 SERVER_NAME: Final = "hub.trainshed.internal"
-"""Name in the hub's certificate. Agents verify it, whatever address they dial."""
+"""Name in the hub's certificate. Agents verify this name, whatever address they connect to."""
 _SCHEME: Final = "trainshed-agent:"
 _VALID_FROM: Final = datetime(2020, 1, 1, tzinfo=UTC).timestamp()
 _VALID_UNTIL: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
-"""Expiry time of the certificates of the authority and of the hub. It is so far in the future that a node's
-wrong clock does not matter. The service's clock decides whether an agent's certificate has expired."""
+"""Expiry time of the certificates of the authority and of the hub. It is so far in the future that a wrong
+clock of a node does not matter. Whether an agent's certificate has expired depends on the service's clock."""
 
 
 class Credential(Struct, frozen=True):
     """The secret of one agent: the address of the hub, and its certificates."""
 
-    #: The agent's name: the name of its allocation, "/", its node, "/", and a random suffix.
+    #: The agent's name. It consists of the name of its allocation, its node, and a random suffix, separated
+    #: by "/".
     name: str
-    #: Host that the agent dials.
+    #: Host to which the agent connects.
     host: str
     port: int
     #: The authority's certificate, which is the only one that the agent trusts; the agent's own certificate;
@@ -47,8 +48,8 @@ class Credential(Struct, frozen=True):
 
 
 class Issuer:
-    """Signs the certificates of the hub and of agents. It is independent of event loops. A signature takes a
-    millisecond."""
+    """Signs the certificates of the hub and of agents. May be used from any event loop or thread. A signature
+    takes a millisecond."""
 
     def __init__(self, authority: "Authority") -> None:
         self._authority = authority
@@ -57,8 +58,9 @@ class Issuer:
 
     @classmethod
     def open(cls, directory: Path) -> "Issuer":
-        """Open the authority in `directory`, or create one. Blocks while it reads or writes files and imports
-        a library. Raises ValueError with a remedy, and OSError."""
+        """Open the certificate authority in `directory`, or create one there. Blocks while it reads or writes
+        files and imports a library. Raises ValueError if the stored authority is invalid (the message
+        contains a remedy), and OSError."""
         from trainshed.access.authority import Authority
 
         certificate, key = directory / "authority.pem", directory / "authority.key"
@@ -72,38 +74,39 @@ class Issuer:
                 ) from None
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         authority = Authority.new(_VALID_FROM, _VALID_UNTIL - _VALID_FROM)
-        # The certificate is written last: a key without a certificate was never used and may be replaced.
+        # Write the certificate last. If only the key exists, it was never used and may be replaced.
         durable.write(str(key), authority.key_pem())
         durable.write(str(certificate), authority.certificate_pem())
         return cls(authority)
 
     def server(self) -> ssl.SSLContext:
-        """Return the hub's TLS context: TLS 1.3, and only for peers whose certificate this authority issued
-        to an agent."""
+        """Return the hub's TLS context. It accepts only TLS 1.3, and only peers with a certificate that this
+        authority issued to an agent."""
         context = _context(ssl.PROTOCOL_TLS_SERVER, self.authority)
         certificate, key = self._authority.issue((SERVER_NAME,), _VALID_FROM, _VALID_UNTIL)
         _show(context, certificate, key)
-        # Sessions are not resumed, so that each connection presents its certificate.
+        # Disable the resumption of sessions, so that the agent presents its certificate on each connection.
         context.num_tickets = 0
         return context
 
     def issue(self, name: str, ends: float) -> tuple[str, str]:
-        """Return a certificate for the agent of that name, and its key. It is valid until `ends` (seconds
-        since the epoch). Its validity starts in the past, in case a clock is set back."""
+        """Return a certificate for the agent of that name, and the certificate's key. `ends`: expiry time in
+        seconds since the epoch. The start of the validity is in the past, in case a clock is set back."""
         certificate, key = self._authority.issue_client(_SCHEME + quote(name), _VALID_FROM, ends)
         return certificate.decode(), key.decode()
 
 
 def client(credential: Credential) -> ssl.SSLContext:
-    """Return an agent's TLS context: TLS 1.3, and only for connections to the hub of its credential. Raises
-    OSError, including ssl.SSLError for an invalid credential."""
+    """Return an agent's TLS context. It uses only TLS 1.3, and connects only to the hub that the credential
+    belongs to. Raises OSError. That includes ssl.SSLError for an invalid credential."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, credential.authority)
     _show(context, credential.certificate.encode(), credential.key.encode())
     return context
 
 
 def certificate_name(certificate: Any) -> str | None:
-    """Return the agent's name in a verified certificate (in the format of `getpeercert`), or None."""
+    """Return the name of the agent in a verified certificate, or None if it is not the certificate of an
+    agent. `certificate`: in the format of `getpeercert`."""
     shown: dict[str, Any] = certificate or {}
     for kind, value in shown.get("subjectAltName", ()):
         if kind == "URI" and value.startswith(_SCHEME):
@@ -131,7 +134,8 @@ def _show(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 @contextmanager
 def _readable(secret: bytes) -> Generator[str]:
-    """Provide the path of an in-memory file that contains `secret`, because OpenSSL only reads files."""
+    """Provide a path from which `secret` can be read, because OpenSSL only reads files. The file is only in
+    memory."""
     with os.fdopen(os.memfd_create("credential", os.MFD_CLOEXEC), "wb", buffering=0) as file:
         file.write(secret)
         yield f"/proc/self/fd/{file.fileno()}"

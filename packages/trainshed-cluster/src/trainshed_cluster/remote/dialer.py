@@ -1,5 +1,5 @@
-"""The agent's end of the remote transport. It connects to the service, and forwards connections of programs
-on its node to the service's sockets."""
+"""The agent's end of the connections to the service. It connects to the hub, and forwards connections of
+programs on the agent's node to sockets of the service."""
 
 import asyncio
 from pathlib import Path
@@ -17,14 +17,15 @@ Sent = TypeVar("Sent")
 Received = TypeVar("Received")
 
 _RETRY_TIMEOUT: Final = 10.0
-"""Seconds that a program's connection waits for an unavailable service, as a relay on the service's own
-machine does (`replica.endpoint.relay`)."""
+"""Seconds for which a program's connection waits for an unavailable service. A relay on the service's own
+machine waits for the same time (`replica.endpoint.relay`)."""
 _RETRY_INTERVAL: Final = 0.1
-"""First retry interval in seconds; it doubles with each retry."""
+"""Seconds before the first retry. The interval doubles with each further retry."""
 _MAX_TUNNELS: Final = 1000
-"""Maximum number of tunnels. Further connections wait on the node, not at the service."""
+"""Maximum number of open tunnels. Further connections of programs wait on the node, not at the service."""
 _MAX_OPENING: Final = 8
-"""Maximum number of concurrent handshakes. Each one uses some milliseconds of the service's CPU time."""
+"""Maximum number of TLS handshakes at the same time. Each one takes some milliseconds of the service's CPU
+time."""
 
 
 class Dialer(Generic[Sent, Received]):
@@ -34,7 +35,7 @@ class Dialer(Generic[Sent, Received]):
         """`received`: the type of the service's messages. Raises OSError if the credential is invalid."""
         self._received = received
         self._crew = Crew()
-        #: Writers of all tunnels, for both of their connections.
+        #: Writers of the connections of all tunnels: to the program and to the service.
         self._writers: WeakSet[asyncio.StreamWriter] = WeakSet()
         self._servers: list[asyncio.AbstractServer] = []
         self._tunnel_limit = asyncio.Semaphore(_MAX_TUNNELS)
@@ -43,15 +44,16 @@ class Dialer(Generic[Sent, Received]):
         self._credential = credential
 
     async def close(self) -> None:
-        """Stop listening, and end all tunnels. Conversations are not ended: their owners do that."""
+        """Stop listening, and end all tunnels. Conversations continue until their owners end them."""
         for server in self._servers:
             server.close()
         self._break_connections()
         await self._crew.close()
 
     async def dial(self) -> Channel[Sent, Received]:
-        """Start the conversation. Does not retry. Raises NotAdmitted if the service no longer expects this
-        agent, or another OSError if the service is unavailable or not authentic."""
+        """Start the conversation, which is the agent's connection for messages. Does not retry. Raises
+        NotAdmitted if the service no longer expects this agent. Raises another OSError if the service is
+        unavailable or its certificate is wrong."""
         channel: Channel[Sent, Received] = Channel(
             await self._connect(greeting.CONTROL), self._received
         )
@@ -59,20 +61,21 @@ class Dialer(Generic[Sent, Received]):
         return channel
 
     async def converse(self, stream: str, received: Any) -> Channel[Any, Any]:
-        """Open an expected stream by name. Does not retry. `received`: the type of the messages on it. Raises
-        OSError."""
+        """Open a stream that the service expects. Does not retry. `stream`: its name. `received`: the type of
+        the messages on it. Raises OSError."""
         return Channel(await self.open(f"{greeting.STREAM}{stream}"), received)
 
     async def open(self, destination: str) -> Streams:
-        """Open a tunnel to a destination (see `greeting`). Does not retry. Raises OSError."""
+        """Open a tunnel, which is a connection to a destination at the service (see `greeting`). Does not
+        retry. Raises OSError."""
         reader, writer = await self._connect(destination)
         self._writers.add(writer)
         return reader, writer
 
     async def listen(self, destination: str, path: Path) -> asyncio.AbstractServer:
-        """Create a Unix socket, and forward each connection to it through a tunnel to `destination`. Only
-        this process's user can connect. Connections wait some seconds while the service is unavailable or too
-        many tunnels are open. Raises OSError."""
+        """Create a Unix socket at `path`, and forward each connection to it through a tunnel to
+        `destination`. Only this process's user can connect. Connections wait for some seconds if the service
+        is unavailable or too many tunnels are open. Raises OSError if the socket cannot be created."""
 
         def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._writers.add(writer)
@@ -113,7 +116,7 @@ class Dialer(Generic[Sent, Received]):
             pause *= 2
 
     async def _connect(self, destination: str) -> Streams:
-        """Return a connection that the hub has accepted."""
+        """Connect to the hub, send the destination, and return the connection after the hub accepts it."""
         host, port = self._credential.host, self._credential.port
         writer = None
         try:
@@ -135,7 +138,7 @@ class Dialer(Generic[Sent, Received]):
             raise
 
     async def _watch(self, channel: Channel[Sent, Received]) -> None:
-        """End all tunnels if the connection to the service has timed out. Tunnels with unsent bytes would
+        """End all tunnels if the connection for messages has timed out. Tunnels with unsent bytes would
         detect the failure much later."""
         await channel.wait_closed()
         if isinstance(channel.cause, TimeoutError):

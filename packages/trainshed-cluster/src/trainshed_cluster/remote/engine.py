@@ -1,8 +1,9 @@
 """Implements the engine port on the nodes of a cluster. On each node of an attempt, an agent connects to this
 service (docs/adr/0061).
 
-The records (`Attempts`) contain each replica's node and the incarnations that may have started. Only agents
-observe programs and their ends. They report the programs and their ends again on each new connection.
+The records (`Attempts`) contain the node of each replica, and the incarnations that may have started. Only
+agents observe programs and their ends. On each new connection, agents report again which programs have
+started and ended.
 """
 
 import asyncio
@@ -91,12 +92,13 @@ class RemoteEngine(NoTerminals):
         return self._streams
 
     def capabilities(self) -> Capabilities:
-        # Until an agent has reported its capabilities, assume that nodes have this machine's capabilities.
+        # Until an agent has reported the capabilities of its node, assume that nodes have this machine's
+        # capabilities.
         return replace(self._agents.capabilities or self._here.capabilities(), autopsies=False)
 
     async def start(self) -> None:
         await self._attempts.load()
-        # From now on, this service releases the allocations, so `trainshed down` must not.
+        # `HELD` lists allocations for `trainshed down` to release. From now on, this service releases them.
         await asyncio.to_thread((self._options.directory / HELD).unlink, missing_ok=True)
         try:
             await self._cluster.start()
@@ -182,7 +184,7 @@ class RemoteEngine(NoTerminals):
             ):
                 self._attempts.report_end(gang, replica_slot)
         for outcome in outcomes:
-            # The programs of a lost agent are lost as well.
+            # If an agent is lost, its programs are lost as well, so nothing has to be stopped there.
             if isinstance(outcome, BaseException) and not isinstance(outcome, AgentGone):
                 raise outcome
 
@@ -200,7 +202,7 @@ class RemoteEngine(NoTerminals):
         if incarnation > replica_slot.launched:
             await self._forbid(gang, replica, incarnation)
         agent = gang.agent(replica_slot)
-        # An agent that has not allocated the replica's slot would reject the call.
+        # An agent that has not allocated the replica's slot would reject the order.
         if agent is not None and not agent.is_gone and replica_slot.slot is not None:
             with contextlib.suppress(AgentGone):
                 await agent.call(
@@ -260,8 +262,8 @@ class RemoteEngine(NoTerminals):
     async def write_log(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
     ) -> None:
-        """Append lines to a live replica's log as if its program had printed them. Raises
-        EngineUnavailable."""
+        """Append lines to the log of a running replica as if its program had printed them. Raises
+        EngineUnavailable if the replica has ended."""
         agent = self._agent(job_uid, attempt, replica)
         if agent is None:
             raise EngineUnavailable("the replica has ended")
@@ -278,8 +280,8 @@ class RemoteEngine(NoTerminals):
 
     @property
     def memory_beside(self) -> int:
-        """See `engines.port.TakesMemory`: the memory of an agent. In the worst case, each agent serves one
-        replica."""
+        """See `engines.port.TakesMemory`: returns the memory of an agent. In the worst case, each agent
+        serves only one replica."""
         return AGENT_MEMORY
 
     async def open_terminal(
@@ -319,14 +321,15 @@ class RemoteEngine(NoTerminals):
     # --- internals ---
 
     def _agent(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> AgentHandle | None:
-        """Return the agent of the replica's slot; None = no agent has the slot, or the agent is gone."""
+        """Return the agent that has the replica's slot; None = no agent has it, or the agent is gone."""
         gang = self._attempts.gangs.get((job_uid, attempt))
         replica_slot = gang.record.replica_slot(replica) if gang else None
         agent = gang.agent(replica_slot) if gang and replica_slot else None
         return None if agent is None or agent.is_gone else agent
 
     def _record_leftovers(self, left: Sequence[Leftover]) -> None:
-        """Record allocations that may still exist, so that `trainshed down` can release them."""
+        """Store the allocations that may still exist when this service has ended, so that `trainshed down`
+        can release them."""
         if not left:
             return
         log.warning("possibly not released: %s", ", ".join(allocation.name for allocation in left))
@@ -339,8 +342,8 @@ class RemoteEngine(NoTerminals):
         starting = [plan for plan in plans if not await self._is_settled(gang, plan)]
         if not starting:
             return
-        # Prepare the slots of all replicas before any launch: a started replica would only wait for its
-        # peers.
+        # Prepare the slots of all replicas before any program starts. A program that started earlier would
+        # only wait for its peers.
         await self._slots.prepare(gang)
         starting = self._adapt_plans(gang, starting)
         shown = await reveal_secrets(starting, self._options.secrets)
@@ -355,6 +358,7 @@ class RemoteEngine(NoTerminals):
             assert slot is not None
             by_agent.setdefault(slot.agent_key, []).append(shared)
         # If an agent ends after the launch is recorded, the program counts as lost even if it never started.
+        # Therefore check before that that no agent is ending.
         for key in by_agent:
             gang.agents[key].require_not_ending()
         await self._record_launches(gang, starting)
@@ -365,8 +369,8 @@ class RemoteEngine(NoTerminals):
         ]
         for key in by_agent:
             gang.agents[key].hosts = gang.hosts()
-        # A replica that moved has a new address, which its peers resolve by the same hostname. Disconnected
-        # agents receive the new address on their next connection.
+        # A replica that moved has a new address, so send all addresses to the agents. Peers resolve the new
+        # address by the same hostname. Disconnected agents receive it on their next connection.
         updates = (
             agent.send_hosts(gang.hosts())
             for agent in gang.agents.values()
@@ -380,23 +384,24 @@ class RemoteEngine(NoTerminals):
                 raise outcome
 
     def _adapt_plans(self, gang: Gang, plans: Sequence[LaunchPlan]) -> list[LaunchPlan]:
-        """Adapt plans to nodes without the service's directories, or to another user. Raises
-        LaunchRejected."""
+        """Return the plans without references to directories that do not exist on the nodes or for another
+        user. Raises LaunchRejected if a program cannot run there."""
         user = gang.record.owner.user
         if user and any(plan.software.image for plan in plans):
-            # An image may contain setuid programs.
+            # The files of an image must not be readable for other users, because an image may contain setuid
+            # programs.
             raise LaunchRejected(
                 f"jobs of this project run as user {user}, but container images are only available "
                 "to the service's own user; use one of the prebuilt runtimes"
             )
         if self._options.library is not None or user:
-            # Buckets are directories of the service's user on this machine. Other machines and users reach
-            # them only by gs:// URLs.
+            # In plans, buckets are directories of the service's user on this machine. Other machines and
+            # users can only use gs:// URLs.
             return [replace(plan, buckets=()) for plan in plans]
         return list(plans)
 
     async def _record_launches(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
-        """Record launches before the agents receive them."""
+        """Record that incarnations are launched, before the agents receive the orders."""
         async with self._attempts.lock(gang.key):
             record = gang.record
             for plan in plans:
@@ -414,7 +419,7 @@ class RemoteEngine(NoTerminals):
                 await self._attempts.write(gang, record)
 
     async def _forbid(self, gang: Gang, replica: ReplicaId, incarnation: int) -> None:
-        """Record that an incarnation must never start."""
+        """Record that an incarnation must never start, even if a launch of it arrives later."""
         async with self._attempts.lock(gang.key):
             replica_slot = gang.record.replica_slot(replica)
             if replica_slot is not None and replica_slot.forbidden < incarnation:
@@ -422,7 +427,8 @@ class RemoteEngine(NoTerminals):
                 await self._attempts.write(gang, gang.record.with_replica_slot(forbidden))
 
     async def _is_settled(self, gang: Gang, plan: LaunchPlan) -> bool:
-        """Return whether an incarnation has ended or will never start. If so, report its end again."""
+        """Return whether an incarnation has already ended or will never start. In both cases, report its end
+        again."""
         replica_slot = gang.record.replica_slot(plan.replica)
         assert replica_slot is not None
         agent = gang.agent(replica_slot)

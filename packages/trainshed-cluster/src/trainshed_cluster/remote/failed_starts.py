@@ -1,5 +1,5 @@
-"""Decides about agents that ended before they connected: when to start the next one, and whether the node is
-at fault. Pure."""
+"""Decides what happens after an agent has ended before it connected to the service: when the next agent
+starts, and whether the node caused the failure. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,29 +8,31 @@ from msgspec import Struct
 from trainshed.core.capacity import Delay, WaitReason
 
 START_INTERVALS = (0.0, 1.0, 2.0, 4.0, 8.0)
-"""Seconds to wait before each further start of an agent. After the last of these starts, no further start
-follows."""
+"""Seconds to wait after each failed start of an agent before the next start. After a further failure, the
+service starts no more agents."""
 
 
 class FailedStarts(Struct, frozen=True):
-    """The failed starts of agents with the same key since such an agent last connected."""
+    """The failed starts of agents for the same node of an allocation. The count starts again when such an
+    agent has connected."""
 
     count: int
-    #: The reason why the last agent ended: a sentence without its full stop.
+    #: Why the last agent ended: a sentence without its full stop.
     why: str
 
     def pause(self, pauses: Sequence[float]) -> float | None:
-        """Return the seconds until the next start; None = the maximum number of starts is reached."""
+        """Return the seconds until the next start, or None if the maximum number of starts is reached.
+        `pauses`: see `START_INTERVALS`."""
         return pauses[self.count - 1] if self.count <= len(pauses) else None
 
 
 def add_failed_start(before: FailedStarts | None, why: str) -> FailedStarts:
-    """Return the failed starts of an agent, including one more."""
+    """Return the failed starts of an agent after one more failure. `before`: the earlier ones, if any."""
     return FailedStarts((before.count if before else 0) + 1, why)
 
 
 def delay_of_start(node: str, failed: FailedStarts, pause: float) -> Delay:
-    """Return the delay to report until the next start."""
+    """Return the delay to report while the next start of an agent waits."""
     times = f", {failed.count} times so far" if failed.count > 1 else ""
     soon = f"in {pause:g} s" if pause else "at once"
     return Delay(
@@ -45,8 +47,9 @@ def start_failure_message(node: str, failed: FailedStarts) -> str:
     return f"agents do not start on node {node}: {failed.count} failed, the last one because: {failed.why}"
 
 
-def is_node_at_fault(node: str, came: Mapping[str, float]) -> bool:
-    """Return whether the node is at fault: an agent connected from another node, and did so later than any
-    agent from this node. `came`: time of the last connection, by node."""
-    here = came.get(node, float("-inf"))
-    return any(at > here for name, at in came.items() if name != node)
+def is_node_at_fault(node: str, last_connected: Mapping[str, float]) -> bool:
+    """Return whether the node caused the failed starts of its agents: since the last connection of an agent
+    from this node, an agent has connected from another node. `last_connected`: time of the last connection of
+    an agent, by node."""
+    here = last_connected.get(node, float("-inf"))
+    return any(at > here for name, at in last_connected.items() if name != node)

@@ -30,7 +30,7 @@ _STORED_NAMES = {
     "adopted_names": "holds",
     "stop_grace": "stopped",
 }
-"""Names of fields in stored records. They never change, so that older records remain readable."""
+"""Names of fields in stored records. They must never change, so that the service can read older records."""
 
 
 class GangRecord(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
@@ -39,18 +39,19 @@ class GangRecord(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
     job_uid: JobUid
     attempt: int
     replica_slots: tuple[ReplicaSlot, ...]
-    #: The needs of each allocation, by its number.
+    #: The needs of each allocation, by the allocation's number: one for each of its nodes.
     needs: dict[int, tuple[NodeNeed, ...]]
-    #: Seconds that agents survive without contact to the service.
+    #: Seconds after which agents without contact to the service end their programs.
     lease: float
-    #: The random suffix of each current agent's name, by `agent_key`. It distinguishes the agent from its
-    #: predecessors.
+    #: The random suffix in the name of each current agent, by `agent_key`. It distinguishes an agent from
+    #: earlier ones for the same node and allocation.
     agents: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    #: Names of adopted allocations, by number. All other allocations are named after the attempt.
+    #: Names of allocations that this attempt has adopted from a finished one, by number. All other
+    #: allocations are named after this attempt.
     adopted_names: dict[int, AllocationName] = msgspec.field(
         default_factory=dict[int, AllocationName]
     )
-    #: Grace period in ns of the order to stop the attempt; None = the attempt was not stopped.
+    #: Grace period in ns in the order to stop the attempt; None = no such order was given.
     stop_grace: int | None = None
 
     @property
@@ -62,28 +63,29 @@ class GangRecord(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
         return next(slots, None)
 
     def with_replica_slot(self, replica_slot: ReplicaSlot) -> "GangRecord":
-        """Return a copy of the record with this replica slot replaced."""
+        """Return a copy of the record in which this replica slot replaces the earlier one."""
         same = replica_slot.replica
         slots = (replica_slot if old.replica == same else old for old in self.replica_slots)
         return replace(self, replica_slots=tuple(slots))
 
 
 class Gang(Struct):
-    """An attempt's record, and the state that is not stored."""
+    """An attempt's record, together with state that exists only in memory."""
 
     record: GangRecord
-    #: The current agents, by `agent_key`.
+    #: The current agents, by `agent_key`: one for each node of each allocation.
     agents: dict[str, AgentHandle] = field(default_factory=dict[str, AgentHandle])
-    #: The reported end of each replica's last incarnation.
+    #: The reported end of the last incarnation of each replica.
     ends: dict[ReplicaId, Ended] = field(default_factory=dict[ReplicaId, Ended])
     #: The caller has requested the release of the attempt.
     is_released: bool = False
-    #: The last reported reason why the attempt's start waits; None = it does not wait.
+    #: The reported reason why the attempt's start waits; None = it does not wait.
     delay: Delay | None = None
-    #: Agents that ended before they allocated slots, by `agent_key`, since the last success.
+    #: Agents that ended before they allocated slots, by `agent_key`. Deleted when the preparation of slots
+    #: succeeds.
     failed_starts: dict[str, FailedStarts] = field(default_factory=dict[str, FailedStarts])
-    #: The reason why the attempt's slots can never be allocated. It is kept until a caller receives this
-    #: exception.
+    #: Why the attempt's slots can never be allocated; None = they may be allocated. Deleted when a caller has
+    #: received this exception.
     rejection: LaunchRejected | StartFailed | None = None
 
     @property
@@ -104,11 +106,12 @@ class Gang(Struct):
         return [slot for slot in self.record.replica_slots if self.is_live(slot)]
 
     def fire(self, replica_slot: ReplicaSlot, trigger: SlotTrigger, **changes: Any) -> ReplicaSlot:
-        """Return the replica slot after a trigger (`replica_slot.fire`). The record does not change."""
+        """Return the replica slot after an event, `trigger` (see `replica_slot.fire`). Does not change the
+        record."""
         return fire(replica_slot, self.ends.get(replica_slot.replica), trigger, **changes)
 
     def record_end(self, end: Ended) -> None:
-        """Record the reported end of an incarnation, unless a later one has ended."""
+        """Record the reported end of an incarnation. Ignored if a later incarnation has already ended."""
         known = self.ends.get(end.replica)
         if known is None or known.incarnation <= end.incarnation:
             self.ends[end.replica] = end
@@ -118,9 +121,11 @@ class Gang(Struct):
         return agent is None or agent.is_gone or agent.failure is not None
 
     def allocations_to_acquire(self) -> list[int]:
-        """Return the numbers of allocations to acquire for missing agents. If no program runs, the result
-        contains all allocations: an attempt must not block some for other jobs while it waits for another
-        one."""
+        """Return the numbers of the allocations that must be acquired because their agents are missing.
+
+        If no program runs, the result contains all allocations. While the attempt waits for one allocation,
+        it must not keep the others from other jobs.
+        """
         missing = {
             slot.allocation_index
             for slot in self.record.replica_slots
@@ -131,13 +136,15 @@ class Gang(Struct):
         return [index for index in self.record.needs if index in missing]
 
     def replica_slots_of(self, agent: AgentHandle) -> Iterator[ReplicaSlot]:
-        """Yield the slots of an agent's replicas, if the agent is the current one of its key."""
+        """Yield the slots of the replicas that an agent serves. Yields nothing if another agent has replaced
+        it."""
         key = agent_key(agent.allocation_index, agent.node)
         if self.agents.get(key) is agent:
             yield from (slot for slot in self.record.replica_slots if slot.agent_key == key)
 
     def image_of(self, index: int, node: str) -> str | None:
-        """Return the job's container image in which the agent runs; None = no job's image."""
+        """Return the container image of the job in which the agent runs; None = it runs in no image of the
+        job."""
         node_needs = self.record.needs.get(index, ())
         return next((need.image for need in node_needs if need.node == node), None)
 
@@ -145,17 +152,17 @@ class Gang(Struct):
         return tuple(entry.slot for entry in self.record.replica_slots if entry.slot is not None)
 
     def hosts(self) -> tuple[tuple[str, str], ...]:
-        """Return (hostname, address) of each replica that has a slot."""
+        """Return the (hostname, address) pairs of all replicas that have a slot."""
         return tuple((slot.hostname, slot.address) for slot in self.slots())
 
     def raise_rejection(self) -> None:
-        """Raise the pending `rejection` once: LaunchRejected, StartFailed."""
+        """Raise `rejection` if it is set, and clear it, so that it is raised only once."""
         rejection, self.rejection = self.rejection, None
         if rejection is not None:
             raise rejection
 
     def is_complete(self) -> bool:
-        """Return whether every replica that is not vacant has a slot and an agent that is not gone."""
+        """Return whether every replica has a slot and an agent that is not gone. Vacant slots are ignored."""
         for entry in self.record.replica_slots:
             agent = self.agent(entry)
             if not entry.is_vacant and (entry.slot is None or agent is None or agent.is_gone):
@@ -164,8 +171,8 @@ class Gang(Struct):
 
 
 def vacate(gang: Gang, replicas: Iterable[ReplicaId]) -> GangRecord:
-    """Return the record after marking the slots of these replicas, which have lost their node, as vacant.
-    Returns the same record if nothing changes."""
+    """Return the record in which the slots of `replicas`, which have lost their node, are vacant. Returns the
+    same record if nothing changes."""
     record = gang.record
     for before in filter(None, map(gang.record.replica_slot, replicas)):
         after = gang.fire(before, SlotTrigger.VACATED)
@@ -175,7 +182,8 @@ def vacate(gang: Gang, replicas: Iterable[ReplicaId]) -> GangRecord:
 
 
 def displaced_requests(gang: Gang, index: int, nodes: Container[str]) -> list[SlotRequest]:
-    """Return the requests of replicas whose node the cluster has removed from their allocation."""
+    """Return the slot requests of replicas whose node the cluster has removed from their allocation. `nodes`:
+    the remaining nodes of allocation number `index`."""
     return [
         slot.request
         for slot in gang.record.replica_slots
@@ -185,7 +193,7 @@ def displaced_requests(gang: Gang, index: int, nodes: Container[str]) -> list[Sl
 
 
 def finished_on(gang: Gang, nodes: Container[str]) -> set[ReplicaId]:
-    """Return the replicas whose programs ended on one of the nodes and have not started again."""
+    """Return the replicas on these nodes whose programs have ended and not started again."""
     return {
         slot.replica
         for slot in gang.record.replica_slots
@@ -194,8 +202,11 @@ def finished_on(gang: Gang, nodes: Container[str]) -> set[ReplicaId]:
 
 
 def has_to_move(gang: Gang, replica_slot: ReplicaSlot, node: str) -> bool:
-    """Return whether a request for `node` moves the replica, or refills a vacant slot. Before a caller knows
-    the node that the cluster has chosen, its requests repeat the originally wished node."""
+    """Return whether a request for `node` moves the replica to another node, or fills a vacant slot again.
+
+    If the cluster has chosen another node than requested, callers may not know that yet. They then repeat the
+    request for the original node, which moves nothing.
+    """
     is_wish = node == replica_slot.wish and (
         not replica_slot.launched or gang.is_live(replica_slot)
     )
@@ -205,9 +216,12 @@ def has_to_move(gang: Gang, replica_slot: ReplicaSlot, node: str) -> bool:
 def include_pending(
     gang: Gang, moving: Sequence[SlotRequest], requests: Iterable[SlotRequest]
 ) -> list[SlotRequest]:
-    """Return the requests of further replicas that must be renewed because they share a pending allocation
-    with a moving replica. That allocation includes nodes that replicas leave, so it might never be granted.
-    Granted allocations do not change."""
+    """Return the slot requests of further replicas that must be renewed, because they share a pending
+    allocation with a replica that moves.
+
+    Such an allocation includes nodes that the replicas leave, so the cluster might never grant it. Granted
+    allocations do not change.
+    """
     movers = {request.replica for request in moving}
     left = {slot.allocation_index for slot in gang.record.replica_slots if slot.replica in movers}
     granted = {agent.allocation_index for agent in gang.agents.values() if agent.is_connected}

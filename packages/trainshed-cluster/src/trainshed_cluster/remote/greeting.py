@@ -1,6 +1,8 @@
-"""The first lines of a connection from an agent to the hub. After the handshake, the agent sends its
-destination in one line. The hub's answer is one line. It accepts the connection, or contains the reason for a
-rejection."""
+"""The first lines of a connection from an agent to the hub (the service's server for agents).
+
+After the TLS handshake, the agent sends one line with the destination of the connection. The hub answers with
+one line: it accepts the connection, or rejects it with a reason.
+"""
 
 import asyncio
 import contextlib
@@ -11,18 +13,19 @@ from trainshed.eventloop.background import joined
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 CONTROL: Final = "control"
-"""The conversation. All other destinations are tunnels to a stream, to content, or to a socket of the
-service."""
+"""Destination of the agent's conversation, which is its connection for messages. All other destinations are
+tunnels to a stream, to content, or to a socket of the service."""
 STREAM: Final = "stream:"
-"""Prefix of the destination for a stream. The name of a stream that the service expects follows it."""
+"""Prefix of the destination for a stream. The name of the stream follows. The service must expect a stream of
+that name."""
 CONTENT: Final = "content:"
-"""Prefix of the destination for content. The path of a unit that the service sends follows it
-(`content.library`)."""
+"""Prefix of the destination for content. The path of a unit, which is a directory to fetch from the service,
+follows (`content.library`)."""
 BUCKETS: Final = "buckets"
-"""Name of the buckets' socket. The first line of each connection identifies the replica
+"""Destination for gs:// and metadata. The first line of each connection identifies the replica
 (`replica.protocol.preamble`)."""
 SECONDS: Final = 10.0
-"""Time limit of the greeting."""
+"""Seconds within which both lines must be exchanged."""
 YES: Final = "+"
 NOT_ADMITTED: Final = "-not-admitted"
 CLOSED: Final = "-closed"
@@ -34,12 +37,12 @@ class HubRefused(ConnectionError):
 
 
 class NotAdmitted(HubRefused):
-    """The hub does not expect an agent of this name."""
+    """The hub does not expect an agent with this name."""
 
 
 async def read_line(reader: asyncio.StreamReader) -> bytes:
     """Return the next line without its newline. Raises OSError if the connection ends or the line is too long
-    for the reader."""
+    for the reader's buffer."""
     try:
         return (await reader.readuntil())[:-1]
     except asyncio.IncompleteReadError:
@@ -53,7 +56,8 @@ def answer(kind: str, why: str = "") -> bytes:
 
 
 def check_answer(line: str) -> None:
-    """Check the hub's answer. Raises NotAdmitted, HubRefused, or ConnectionError for an invalid answer."""
+    """Check the answer of the hub. Raises NotAdmitted if the hub does not expect the agent, HubRefused if it
+    rejects the destination, and ConnectionError if the answer is invalid."""
     kind, _, why = line.partition(" ")
     if kind == YES:
         return
@@ -65,8 +69,8 @@ def check_answer(line: str) -> None:
 
 
 async def forward(left: Streams, right: Streams) -> None:
-    """Copy bytes in both directions. TLS has no half-closed state: when one side has finished, both are
-    closed. If one connection is lost or this call is cancelled, both are aborted."""
+    """Copy bytes in both directions until one side has finished. Then close both connections, because TLS
+    cannot close only one direction. If a connection is lost or this call is cancelled, abort both."""
     directions = joined(_copy(left[0], right[1])), joined(_copy(right[0], left[1]))
     is_whole = False
     try:

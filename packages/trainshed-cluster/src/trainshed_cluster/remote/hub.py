@@ -1,9 +1,9 @@
-"""The hub is the service's end of the remote transport. Agents connect to it over TLS and are authenticated
-by name.
+"""The hub is the server at the service to which agents connect, over TLS. It authenticates agents by the
+names in their certificates.
 
-One connection of an agent is its conversation with the service. All other connections are tunnels: to a Unix
-socket of the service, to an expected stream, or to content for the node. A peer without a valid certificate
-receives no response.
+One connection of an agent is its conversation with the service, for messages. All other connections are
+tunnels: to a Unix socket of the service, to a stream that the service expects, or to content for the node. A
+peer without a valid certificate receives no response.
 """
 
 import asyncio
@@ -38,22 +38,22 @@ Sent = TypeVar("Sent")
 Received = TypeVar("Received")
 
 _LIMITS: Final = Limits(connections=256, head_seconds=greeting.SECONDS)
-"""Limits of connections that have not specified their destination yet."""
+"""Limits for connections whose destination is not known yet."""
 _MAX_AGENT_CONNECTIONS: Final = 1024
 """Maximum number of connections of one agent."""
 _PORTS: Final = range(10000, 20000)
-"""The hub's port is in this range, so that it can be bound again after a restart. The kernel uses no port of
-this range for outgoing connections (from 32768). Neither replicas that share an address (20000 to 31999) nor
-Kubernetes' services (to 32767) listen there."""
+"""The hub chooses its port in this range, so that it can open the same port again after a restart. Other
+programs rarely use such ports: the kernel chooses ports of outgoing connections from 32768 on, replicas that
+share an address listen on 20000 to 31999, and Kubernetes' services listen on other ports, up to 32767."""
 _MAX_PORT_TRIES: Final = 100
 _BIND_TIMEOUT: Final = 5.0
-"""Seconds to retry binding a port that is in use."""
+"""Seconds for which the hub tries to open a port that is in use."""
 _BIND_INTERVAL: Final = 0.05
 _ACCEPT_RETRY_INTERVAL: Final = 0.1
 
 
 class Hub(Generic[Sent, Received]):
-    """The server that agents dial. It belongs to one event loop."""
+    """The server to which agents connect. It belongs to one event loop."""
 
     def __init__(
         self,
@@ -80,11 +80,11 @@ class Hub(Generic[Sent, Received]):
             is_admitted: Returns whether an agent of that name is expected; called for each connection.
             serve: Serves a conversation, which ends when it returns. A newer conversation of the same agent
                 ends the older one.
-            has_preamble: Returns whether a replica of that agent starts its connections to the buckets with
-                this line.
+            has_preamble: Returns whether the line identifies a replica of that agent. It is the first line of
+                a connection to the buckets.
             content: Sends an agent the content of a path, or the reason of a rejection, and then closes the
                 writer; None = the hub sends no content.
-            dialed_host: Host in agents' credentials.
+            dialed_host: Host to which agents connect, for their credentials.
         """
         self._issuer = issuer
         self._host = host
@@ -112,8 +112,8 @@ class Hub(Generic[Sent, Received]):
         self._crew.keep(self._accept, "accepting connections of agents")
 
     async def _bind(self) -> socket.socket:
-        """Bind the port that running agents dial again after a restart. Binding is retried for a moment,
-        because a process that a killed service was starting may still use the port."""
+        """Open the port. After a restart, it is the port that running agents know. If the port is in use,
+        retries for some seconds, because a process that a killed service was starting may still use it."""
         if not self._port:
             for port in random.sample(_PORTS, _MAX_PORT_TRIES):
                 with contextlib.suppress(OSError):
@@ -140,14 +140,14 @@ class Hub(Generic[Sent, Received]):
         return self._port
 
     def issue(self, name: str, ends: float) -> Credential:
-        """Issue the credential of an agent, valid until `ends` (seconds since the epoch). The hub must have
-        started. Takes a millisecond."""
+        """Issue the credential of an agent. `ends`: expiry time in seconds since the epoch. Call this after
+        `start`. Takes a millisecond."""
         certificate, key = self._issuer.issue(name, ends)
         authority = self._issuer.authority
         return Credential(name, self._dialed_host, self._port, authority, certificate, key)
 
     def drop(self, name: str) -> None:
-        """End all connections of an agent. `is_admitted` decides whether the agent may connect again."""
+        """End all connections of an agent. Whether the agent may connect again depends on `is_admitted`."""
         agent = self._agents.get(name)
         if agent is not None:
             agent.abort()
@@ -158,8 +158,8 @@ class Hub(Generic[Sent, Received]):
                 future.exception()
 
     def expect(self, name: str, stream: str, received: Any) -> "asyncio.Future[Channel[Any, Any]]":
-        """Expect that an agent opens a stream. Returns the future channel, which the caller cancels to stop
-        waiting.
+        """Allow an agent to open a stream. Returns a future, whose result is the stream's channel after the
+        agent has opened the stream. The caller cancels the future to stop waiting.
 
         Args:
             stream: Unique name of the stream.
@@ -185,7 +185,7 @@ class Hub(Generic[Sent, Received]):
             try:
                 connection, address = await loop.sock_accept(self._listener)
             except OSError as failure:
-                # No file descriptor is available until a connection ends.
+                # The process has too many open files. Wait until a connection ends.
                 log.warning("agent: cannot accept a connection: %s", failure)
                 await asyncio.sleep(_ACCEPT_RETRY_INTERVAL)
                 continue
@@ -201,8 +201,8 @@ class Hub(Generic[Sent, Received]):
             streams = await self._handshake(connection)
             line = (await greeting.read_line(streams[0])).decode(errors="replace")
         except (OSError, asyncio.CancelledError) as failure:
-            # The connection was lost or timed out, or its peer is not an agent. An untrusted certificate may
-            # belong to an agent of an earlier service.
+            # The connection was lost or timed out, or its peer has no valid certificate. A certificate of an
+            # unknown authority may belong to an agent of an earlier service.
             is_agents = isinstance(failure, ssl.SSLCertVerificationError)
             level = logging.WARNING if is_agents else logging.DEBUG
             log.log(level, "agent connection from %s rejected: %s", address, failure)
@@ -222,7 +222,8 @@ class Hub(Generic[Sent, Received]):
             raise
 
     async def _handshake(self, connection: socket.socket) -> Streams:
-        """Perform the TLS handshake, and return the connection as streams. Raises OSError."""
+        """Perform the TLS handshake, and return the connection as streams. Raises OSError if the peer is not
+        an agent."""
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         connection.setblocking(False)
@@ -235,7 +236,7 @@ class Hub(Generic[Sent, Received]):
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def _admit(self, streams: Streams, destination: str) -> None:
-        """Serve an authenticated connection until it ends."""
+        """Serve an authenticated connection until it ends. `destination`: its first line."""
         _, writer = streams
         certificate = writer.get_extra_info("peercert")
         name, left = certificate_name(certificate), certificate_expiry(certificate) - time.time()
@@ -244,7 +245,7 @@ class Hub(Generic[Sent, Received]):
             return
         agent = self._agents.setdefault(name, _Agent())
         if destination != greeting.CONTROL and len(agent.connections) >= _MAX_AGENT_CONNECTIONS:
-            # The limit is not for conversations, because a newer one replaces the older one.
+            # The limit does not apply to conversations, because a newer conversation replaces the older one.
             _refuse(
                 writer,
                 greeting.CLOSED,
@@ -252,7 +253,7 @@ class Hub(Generic[Sent, Received]):
             )
             return
         agent.connections.add(writer)
-        # End the connection when its certificate expires, because TLS verifies it only at the start.
+        # TLS verifies the certificate only at the start, so end the connection when the certificate expires.
         end = asyncio.get_running_loop().call_later(left, writer.transport.abort)
         try:
             if destination == greeting.CONTROL:
@@ -291,11 +292,12 @@ class Hub(Generic[Sent, Received]):
                 if agent.control is writer:
                     agent.control = None
         if isinstance(channel.cause, TimeoutError):
-            # The node is unreachable. Tunnels with unsent bytes would detect this much later.
+            # The node is unreachable. Abort its tunnels, too, because tunnels with unsent bytes would detect
+            # this much later.
             agent.abort()
 
     async def _pass_stream(self, name: str, streams: Streams, stream: str) -> None:
-        """Pass a stream to the caller that waits for it, and wait until the stream ends."""
+        """Pass a stream that an agent has opened to the caller of `expect`, and wait for the stream's end."""
         _, writer = streams
         received, expected = self._expected.pop((name, stream), (None, None))
         if expected is None or expected.done():
@@ -307,7 +309,7 @@ class Hub(Generic[Sent, Received]):
         await channel.wait_closed()
 
     async def _forward(self, name: str, streams: Streams, destination: str, path: Path) -> None:
-        """Forward a connection to a socket of the service until one of them ends."""
+        """Forward a connection to a socket of the service until either side ends."""
         reader, writer = streams
         try:
             with reachable(str(path)) as short:
@@ -320,7 +322,7 @@ class Hub(Generic[Sent, Received]):
             if destination == greeting.BUCKETS:
                 async with asyncio.timeout(self._opening.limits.head_seconds):
                     line = await greeting.read_line(reader)
-                # A node may act only for replicas that run there.
+                # An agent may only act for replicas that run on its node.
                 if not self._has_preamble(name, line + b"\n"):
                     log.warning(
                         "agent %s: rejected the preamble %r of another agent's replica", name, line
@@ -335,21 +337,21 @@ class Hub(Generic[Sent, Received]):
 
 
 def _refuse(writer: asyncio.StreamWriter, kind: str, why: str = "") -> None:
-    """Reject an agent's request, and close the connection."""
+    """Reject a connection with a reason, and close it."""
     writer.write(greeting.answer(kind, why))
     writer.close()
 
 
 _ExpectedStream = tuple[Any, "asyncio.Future[Channel[Any, Any]]"]
-"""The type of a stream's messages, and the future for which the stream's caller waits."""
+"""The type of the messages on a stream, and the future with which `expect` waits for the stream."""
 
 
 class _Agent:
-    """The open connections of an agent."""
+    """The open connections of one agent."""
 
     def __init__(self) -> None:
         self.connections: set[asyncio.StreamWriter] = set()
-        #: Its newest conversation.
+        #: The writer of the agent's newest conversation.
         self.control: asyncio.StreamWriter | None = None
         self.turn = asyncio.Lock()
 

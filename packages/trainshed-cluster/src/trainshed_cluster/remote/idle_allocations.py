@@ -1,8 +1,9 @@
-"""Releases allocations without an attempt. Allocations of a finished attempt are kept for a short time with
-their agents. An attempt with the same needs on the same nodes can adopt them, without waiting for the cluster
-or for agents.
+"""Keeps and releases allocations that belong to no attempt.
 
-This state is not stored: a restarted service releases all allocations without a record.
+After an attempt has finished, its allocations are kept for a short time with their agents. Another attempt
+with the same needs on the same nodes can adopt them. It then waits neither for the cluster nor for the start
+of agents. This state is only in memory: after a restart, the service releases all allocations that belong to
+no recorded attempt.
 """
 
 import asyncio
@@ -25,22 +26,23 @@ from trainshed_cluster.remote.replica_slot import agent_key
 log = logging.getLogger(__name__)
 
 _MIN_KEEP_SECONDS = 2.0
-"""Minimum time in seconds to keep allocations. The scheduler places a retry or the next job of the queue
-within that time."""
+"""Minimum seconds for which allocations are kept. Within this time, the scheduler places a retry of the job
+or the next job in the queue."""
 _CHECK_INTERVAL = 0.5
 """Seconds between two checks whether an idle allocation is still usable."""
 _CLEANUP_TIMEOUT = 10.0
-"""Maximum seconds for agents to clean up after an attempt."""
+"""Maximum seconds that agents have to remove the files of a finished attempt."""
 _RETRY_INTERVAL = 5.0
 """Seconds between two attempts to release an allocation."""
 
 
 class IdleAllocation(Struct, frozen=True, eq=False):
-    """An allocation without an attempt, with its agents."""
+    """An allocation that belongs to no attempt, with its agents."""
 
     name: AllocationName
     needs: tuple[NodeNeed, ...]
-    #: One agent for each node of the allocation, if an attempt can adopt it.
+    #: One agent for each node of the allocation. An attempt can only adopt the allocation if all agents
+    #: exist.
     agents: tuple[AgentHandle, ...]
 
     def is_on(self, nodes: Collection[str]) -> bool:
@@ -52,7 +54,7 @@ class IdleAllocation(Struct, frozen=True, eq=False):
 
 
 class IdleAllocations:
-    """The idle allocations. Releases are retried until the cluster responds."""
+    """The allocations that belong to no attempt. Failed releases are retried until the cluster responds."""
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
@@ -61,18 +63,18 @@ class IdleAllocations:
         self._nodes = agents.nodes
         self._options = agents.options
         self._idle: list[IdleAllocation] = []
-        #: Allocations whose adoption is being recorded.
+        #: Allocations that are being assigned to an attempt. The assignment is not stored yet.
         self._being_adopted: set[IdleAllocation] = set()
         #: Allocations that are being released, each with its task.
         self._releasing: dict[IdleAllocation, asyncio.Task[None]] = {}
         self._tasks = Crew()
 
     async def retire(self, gang: Gang) -> None:
-        """Keep or release the allocations of an attempt whose record was deleted. Raises EngineUnavailable if
-        the cluster does not respond. The release is then retried in the background."""
+        """Keep or release the allocations of a finished attempt, whose record was deleted. Raises
+        EngineUnavailable if the cluster does not respond. The releases are then retried in the background."""
         seconds = 0.0
-        # In the modes `anywhere` and `apart`, no later attempt could adopt an allocation: the cluster chooses
-        # the nodes, or each replica has its own allocation.
+        # With the options `anywhere` and `apart`, no later attempt could adopt an allocation, because the
+        # cluster chooses the nodes or each replica has its own allocation.
         if not (self._options.anywhere or self._options.apart):
             expected = {
                 agent_key(index, need.node)
@@ -84,7 +86,7 @@ class IdleAllocations:
                 in self._cluster.report().old
                 for index in gang.record.needs
             )
-            # Agents of an earlier service may have a different lease than new attempts.
+            # Agents from before a change of the setting `lease` have a different lease than new attempts.
             is_old |= gang.record.lease != self._options.lease
             if gang.agents.keys() == expected and not is_old and await _make_idle(gang):
                 seconds = max(self._options.keep, _MIN_KEEP_SECONDS)
@@ -99,8 +101,8 @@ class IdleAllocations:
             await asyncio.gather(*map(self._wait_released, allocations))
 
     def detach(self, gang: Gang, record: GangRecord, index: int) -> IdleAllocation:
-        """Detach an allocation from an attempt, with its agents. `record`: its record with this
-        allocation."""
+        """Remove an allocation and its agents from an attempt, and return them. `record`: a record of the
+        attempt that contains the allocation."""
         agents = tuple(agent for agent in gang.agents.values() if agent.allocation_index == index)
         for agent in agents:
             del gang.agents[agent_key(index, agent.node)]
@@ -108,13 +110,13 @@ class IdleAllocations:
         return IdleAllocation(name, record.needs[index], agents)
 
     def release(self, allocation: IdleAllocation) -> None:
-        """Release an allocation in the background, with retries."""
+        """Release an allocation in the background. Failures are retried."""
         self._releasing[allocation] = joined(self._release_once(allocation))
         self._tasks.begin(self._retry_release(allocation), f"releasing {allocation.name}")
 
     async def adopt(self, gang: Gang) -> None:
-        """Let an attempt adopt the idle allocations that match its needs. Release idle allocations on the
-        nodes of its other needs. Raises EngineUnavailable."""
+        """Let an attempt adopt the idle allocations that match its needs. Also release idle allocations on
+        nodes that the attempt needs but does not adopt. Raises EngineUnavailable."""
         occupied = {agent.allocation_index for agent in gang.agents.values()}
         adoptable: dict[int, IdleAllocation] = {}
         fresh: set[str] = set()
@@ -162,8 +164,8 @@ class IdleAllocations:
         )
 
     async def _adopt(self, gang: Gang, agent: AgentHandle, index: int) -> None:
-        """Assign an idle agent to a recorded attempt. If the agent cannot adopt the attempt, revoke its
-        credential."""
+        """Assign an idle agent to an attempt that is already recorded. If the agent does not confirm the
+        order, revoke its credential."""
         agent.job_uid, agent.attempt, agent.allocation_index = *gang.key, index
         gang.agents[agent_key(index, agent.node)] = agent
         sizes = await self._agents.sizes(gang, agent)
@@ -176,13 +178,13 @@ class IdleAllocations:
             self._agents.give_up(agent)
 
     def names(self) -> set[AllocationName]:
-        """Return the names of all allocations that are idle, are being adopted, or are being released."""
+        """Return the names of all allocations that are idle, being adopted, or being released."""
         return {
             allocation.name for allocation in (*self._idle, *self._being_adopted, *self._releasing)
         }
 
     async def close(self) -> None:
-        """Release all allocations. Afterwards, `names` returns the allocations that could not be released."""
+        """Release all allocations. Allocations that could not be released are then in `names`."""
         await asyncio.gather(
             *(self._wait_released(allocation) for allocation in (*self._idle, *self._releasing)),
             return_exceptions=True,
@@ -190,7 +192,7 @@ class IdleAllocations:
         await self._tasks.close()
 
     def _pop_matching(self, needs: Collection[NodeNeed]) -> IdleAllocation | None:
-        """Remove and return an idle allocation with exactly these needs."""
+        """Remove an idle allocation whose needs are equal to `needs`, and return it; None = none exists."""
         expected = frozenset(needs)
         for allocation in self._idle:
             if (
@@ -220,8 +222,8 @@ class IdleAllocations:
                 await asyncio.sleep(_RETRY_INTERVAL)
 
     async def _wait_released(self, allocation: IdleAllocation) -> None:
-        """Wait until an allocation is released. Raises EngineUnavailable if the cluster does not respond
-        now."""
+        """Wait until an attempt to release an allocation has finished. Raises EngineUnavailable if the
+        attempt failed, because the cluster did not respond."""
         if allocation in self._idle:
             self._idle.remove(allocation)
             self.release(allocation)
@@ -241,7 +243,8 @@ class IdleAllocations:
 
 
 async def _make_idle(gang: Gang) -> bool:
-    """Make the agents of a finished gang idle. Returns False if an agent cannot become idle."""
+    """Let the agents of a finished gang remove the gang's files and become idle. Returns False if an agent
+    cannot become idle."""
     agents = tuple(gang.agents.values())
     if not all(agent.is_connected for agent in agents):
         return False
@@ -253,6 +256,6 @@ async def _make_idle(gang: Gang) -> bool:
         return False
     for agent in agents:
         agent.is_idle = True
-        # The next attempt grants access to its own content.
+        # The next attempt grants the agent access to its own content.
         agent.granted.clear()
     return all(agent.is_connected for agent in agents)

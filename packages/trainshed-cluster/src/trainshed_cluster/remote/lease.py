@@ -1,10 +1,10 @@
-"""The lease limits how long programs of an agent live without contact to the service. The service considers
-them dead after that time. Both sides use the same rule, each with its own clock. An agent keeps the lease of
-its attempt when the setting changes.
+"""The rules of leases. A lease limits how long an agent's programs continue to run without contact to the
+service. After that time, the service considers them dead. The agent and the service use the same rules, each
+with its own clock. If the setting changes, the agent keeps the lease with which its attempt started.
 
-An agent counts from the time at which it sent its last acknowledged message. The service counts from the time
-at which it received the agent's last message, which is later. Therefore the lease always ends on the agent's
-side first.
+An agent measures the lease from the time at which it sent its last acknowledged message. The service measures
+from the time at which it received the agent's last message, which is later. Therefore the lease always ends
+on the agent's side first.
 """
 
 from collections.abc import Callable
@@ -15,30 +15,31 @@ MIN_LEASE: Final = 5
 LAST_GRACE: Final = 3.0
 """Grace period in seconds for programs after the lease has expired."""
 _MARGIN: Final = 5.0
-"""Seconds from the end of the lease until an agent counts as dead. This is longer than `LAST_GRACE`, to
-include the time to kill its programs."""
+"""Seconds between the end of the lease and the time at which an agent counts as dead. It exceeds
+`LAST_GRACE`, because killing the programs also takes time."""
 _MAX_BEAT_INTERVAL: Final = 10.0
 _BEATS_PER_LEASE: Final = 8
-"""Number of heartbeats within a short lease."""
+"""Number of heartbeats within one lease, if the lease is short. For long leases, `_MAX_BEAT_INTERVAL`
+applies."""
 _MAX_UNACKNOWLEDGED: Final = 4
-"""Number of unacknowledged heartbeats after which an agent reconnects. An agent that was suspended first
-reads the acknowledgements that have arrived in the meantime."""
+"""Number of unacknowledged heartbeats after which an agent connects again. An agent that was suspended first
+reads the acknowledgements that have arrived in the meantime, so it does not reach this number."""
 
 
 def beat_interval(lease: float) -> float:
-    """Return the seconds between two heartbeats of an agent. An agent that is silent for twice that time has
-    lost its connection."""
+    """Return the seconds between two heartbeats of an agent. If an agent sends nothing for twice this time,
+    its connection counts as lost."""
     return min(lease / _BEATS_PER_LEASE, _MAX_BEAT_INTERVAL)
 
 
 def remaining_grace(until: float, now: float) -> float:
     """Return the remaining grace period in seconds for programs under a lease that ends at `until`. It is 0
-    if the agent was suspended beyond `LAST_GRACE`."""
+    if more than `LAST_GRACE` seconds have passed since then, because the agent was suspended."""
     return max(0.0, min(LAST_GRACE, until + LAST_GRACE - now))
 
 
 def death_timeout(lease: float) -> float:
-    """Return the seconds from an agent's last message until all its programs have certainly ended."""
+    """Return the seconds after an agent's last message at which all its programs have certainly ended."""
     return lease + _MARGIN
 
 
@@ -58,23 +59,23 @@ class Lease:
         self._renewed = renewed
         self._set(now + seconds)
         self._number = 0
-        #: Send time of each unacknowledged message, by number.
+        #: Send time of each message that the service has not acknowledged yet, by the message's number.
         self._sent_at: dict[int, float] = {}
 
     def next_number(self, now: float) -> int:
-        """Return the number for the next message."""
+        """Return the number of the next message, and record its send time."""
         self._number += 1
         self._sent_at[self._number] = now
         return self._number
 
     @property
     def is_unacknowledged(self) -> bool:
-        """Whether the service is unreachable or hangs, according to the number of unacknowledged messages."""
+        """Whether so many messages are unacknowledged that the service must be unreachable or hang."""
         return len(self._sent_at) >= _MAX_UNACKNOWLEDGED
 
     def acknowledge(self, number: int) -> None:
-        """Renew the lease, because the service has received that message and all earlier ones. Ignores
-        numbers of other connections."""
+        """Renew the lease: the service has received the message with that number and all earlier ones.
+        Ignores numbers of earlier connections."""
         said_at = self._sent_at.get(number)
         if said_at is None:
             return
@@ -82,7 +83,8 @@ class Lease:
         self._set(max(self.until, said_at + self.seconds))
 
     def restart(self, said_at: float) -> None:
-        """Start a new lease on a new connection, whose first message was sent at the time `said_at`."""
+        """Start a new lease after the agent has connected again. `said_at`: the time at which it sent the
+        first message of the new connection."""
         self._set(said_at + self.seconds)
         self._sent_at.clear()
 

@@ -1,8 +1,9 @@
 """Declares the messages between an agent and its service (docs/adr/0061).
 
-The service sends calls of the engine port for one attempt on one node. The agent answers each call once. It
-reports events in order, as news. The bytes of a stream precede the news that announces them. Messages may be
-repeated: on a new connection the agent repeats all its reports.
+The service sends orders for one attempt on one node. Most of them are calls of methods of the engine port,
+and the agent answers each call once. The agent also sends news: it reports events in order. The bytes of a
+stream precede the news that announces them. Messages may be repeated, because an agent repeats all its
+reports on each new connection.
 """
 
 import zlib
@@ -31,40 +32,43 @@ from trainshed_cluster.remote.credentials import Credential
 VERSION = 4
 """Version of the protocol. It increases with each incompatible change."""
 DOCUMENT_READ: Final = b"taken\n"
-"""Output of an agent's process after it has read its document."""
+"""The line that an agent's process prints after it has read its document."""
 
 
 class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The input of an agent's process. It contains secrets, so it is passed only on standard input."""
+    """The startup data of an agent's process. It contains secrets, so it is passed only on standard input."""
 
     credential: Credential
     job_uid: JobUid
     attempt: int
-    #: The node's name in the cluster.
+    #: Name of the node in the cluster.
     node: str
-    #: The user that the agent must run as; None = any.
+    #: Name of the user that must run the agent; None = any user may.
     user: str | None = None
-    #: The address at which peers reach the replicas; None = the source address of the agent's connections.
+    #: The address at which other replicas reach the replicas of this agent; None = the source address of the
+    #: agent's connections.
     address: str | None
-    #: Parent directory of the agent's own directory on the node. The agent removes that when it ends.
+    #: Directory on the node in which the agent creates its own directory. The agent removes its own directory
+    #: when it ends.
     directory: str
     #: Seconds without contact to the service after which the agent ends its programs and exits (`lease`).
     lease: float
     rules: ProgramRules = ProgramRules()
-    #: Directories that programs must not see.
+    #: Directories that programs must not be able to read.
     hidden: tuple[str, ...] = ()
-    #: The service's cache directory, if the node has its own cache there; None = the node shares the
-    #: service's cache.
+    #: The service's cache directory, if the node has its own cache at the same path; None = the node shares
+    #: the service's cache.
     cache: str | None = None
-    #: PEM with the key and the certificate chain with which endpoints intercept Google's hosts; None = no
-    #: interception.
+    #: PEM with a key and a certificate chain, with which replicas' endpoints intercept connections to
+    #: Google's hosts; None = they do not intercept.
     interception: str | None = None
-    #: PEM of the certificate authorities that programs trust if Google's hosts are intercepted.
+    #: PEM with the certificate authorities that programs trust while Google's hosts are intercepted; None =
+    #: no interception.
     trust: str | None = None
-    #: Names of the service's sockets for tunnels (`hub`).
+    #: Names of the service's Unix sockets to which the agent may open tunnels (`hub`).
     sockets: tuple[str, ...] = ()
-    #: The hosts file that the agent may change because no other agent uses it, as in a Pod; None = the file
-    #: is shared.
+    #: Path of the hosts file, if the agent may change it because no other agent uses it, as in a Pod; None =
+    #: other agents share the file.
     hosts_file: str | None = None
     #: Grace period in seconds for programs after a SIGTERM from outside the service. The agent reports their
     #: ends. 0 = the agent ends at once, with its programs and without reports.
@@ -79,9 +83,9 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A call of the service. The `Answer` to it has the same number."""
+    """An order of the service that the agent answers. The `Answer` has the same number."""
 
-    #: Identifies the call on its connection. It is set when the call is sent.
+    #: Identifies the call on its connection. It is set just before the call is sent.
     number: int = 0
 
 
@@ -93,19 +97,20 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
-    """The acknowledgement of a `Beat`, with the same number."""
+    """Acknowledges a `Beat`, and has the same number."""
 
     number: int
 
 
 class Allocate(Call, frozen=True, tag=True):
-    """Allocate slots. The answer is `Slots`."""
+    """Allocate the slots of replicas. The agent answers with `Slots`."""
 
     requests: tuple[SlotRequest, ...]
 
 
 class Provide(Call, frozen=True, tag=True):
-    """Fetch the content that later plans need. Sent only if nodes do not share the service's directories."""
+    """Fetch the content (environments and other directories) that later plans need. Sent only if nodes do not
+    share the service's files."""
 
     content: Manifest
 
@@ -113,11 +118,12 @@ class Provide(Call, frozen=True, tag=True):
 class Launch(Call, frozen=True, tag=True):
     """Launch programs. `masked` and `lines` have one entry for each plan."""
 
-    #: Plans with secrets inserted.
+    #: Plans in which secrets were inserted.
     plans: tuple[LaunchPlan, ...]
-    #: Texts to mask in the program's log.
+    #: By plan: texts to mask in the program's log, because they are secrets.
     masked: tuple[tuple[str, ...], ...]
-    #: Number of the next line in the replica's log. It is not 0 if the replica was on another node before.
+    #: By plan: number of the next line in the replica's log. It is not 0 if the replica ran on another node
+    #: before.
     lines: tuple[int, ...]
 
 
@@ -146,7 +152,7 @@ class Inject(Call, frozen=True, tag=True):
 
 
 class Hosts(Call, frozen=True, tag=True):
-    """Send replicas the gang's addresses by hostname, after a replica has moved."""
+    """Send replicas the current addresses of all replicas by hostname, because a replica has moved."""
 
     hosts: tuple[tuple[str, str], ...]
 
@@ -159,8 +165,8 @@ class WriteLog(Call, frozen=True, tag=True):
 
 
 class OpenTerminal(Call, frozen=True, tag=True):
-    """Open a shell in a live incarnation, whose input and output use a stream that the agent opens
-    (`hub.expect`)."""
+    """Open a shell in a running incarnation. The agent opens a stream to the service for the shell's input
+    and output (`hub.expect`)."""
 
     replica: ReplicaId
     incarnation: int
@@ -170,11 +176,11 @@ class OpenTerminal(Call, frozen=True, tag=True):
 
 
 class Idle(Call, frozen=True, tag="Rest"):
-    """Remove the files of the finished attempt, and wait for another attempt."""
+    """Remove the files of the finished attempt, and wait until another attempt adopts the agent."""
 
 
 class Adopt(Call, frozen=True, tag=True):
-    """Become the agent of another attempt. Sent after `Idle`."""
+    """Become the agent of another attempt. Sent only after `Idle`."""
 
     job_uid: JobUid
     attempt: int
@@ -210,19 +216,19 @@ Order = Welcome | Alive | AnyCall
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The first message of each connection."""
+    """The agent's first message on each connection."""
 
     version: int
-    #: Capabilities of the agent's local engine; None = unknown, because of `failure`.
+    #: Capabilities of the agent's local engine; None = unknown, because `failure` is set.
     capabilities: Capabilities | None
-    #: The reason why no program can run on the node. In this case, the agent sends no further message. None =
+    #: Why no program can run on the node. After such a message, the agent sends no further one. None =
     #: programs can run.
     failure: str | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a call. `failure`: name of the engine port's exception, with its text in `message`; None
-    = success."""
+    """The answer to a call. `failure`: the name of an exception of the engine port, whose text is in
+    `message`; None = the call succeeded."""
 
     number: int
     failure: str | None = None
@@ -237,7 +243,8 @@ class Slots(msgspec.Struct, frozen=True, tag=True):
 
 
 class Appended(msgspec.Struct, frozen=True, tag=True):
-    """Bytes of a replica's stream. `offset`: their position in the stream's file."""
+    """Bytes that were appended to a file of a replica's stream. `offset`: position of the first byte in the
+    file."""
 
     replica: ReplicaId
     file: str
@@ -246,9 +253,9 @@ class Appended(msgspec.Struct, frozen=True, tag=True):
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
-    """News with times of the agent's clock, in ns since the epoch."""
+    """News that contains times of the agent's clock, in ns since the epoch."""
 
-    #: Time of the agent's clock when the message was sent; None = the message was not sent yet.
+    #: Time of the agent's clock when it sent the message; None = it was not sent yet.
     clock: Nanos | None = None
 
 
@@ -269,28 +276,28 @@ class Noted(Timed, frozen=True, tag=True):
 
 
 class Lines(msgspec.Struct, frozen=True, tag=True):
-    """Total number of available lines in a replica's log."""
+    """The total number of lines that are available in a replica's log."""
 
     replica: ReplicaId
     lines: int
 
 
 class Metrics(msgspec.Struct, frozen=True, tag=True):
-    """A new measurement of a trial's primary replica is available."""
+    """The primary replica of a trial has written a new measurement."""
 
     replica: ReplicaId
 
 
 class Current(msgspec.Struct, frozen=True, tag=True):
-    """The agent has repeated all reports from before this connection."""
+    """The agent has now repeated all reports from before this connection."""
 
 
 class Ending(msgspec.Struct, frozen=True, tag=True):
-    """The agent is ending: it ends its programs, starts no new ones, and then exits."""
+    """The agent is ending: it ends its programs, starts no new ones, and will then exit."""
 
 
 class Beat(Timed, frozen=True, tag=True):
-    """A heartbeat, sent several times within a lease. Its answer renews the lease."""
+    """A heartbeat, which the agent sends several times per lease. The service's answer renews the lease."""
 
     number: int
 
@@ -316,8 +323,8 @@ News = (
 
 
 def launches(shown: Sequence[Revealed], lines: Mapping[ReplicaId, int]) -> Iterator[Launch]:
-    """Yield the orders that launch these plans on a node. Each plan lists the whole gang, so large gangs need
-    several messages. `lines`: see `Launch`."""
+    """Yield the orders that launch these plans on a node. They are split into several messages for large
+    gangs, because each plan lists the whole gang. `lines`: see `Launch`."""
     pieces: list[list[Revealed]] = [[]]
     size = 0
     for item in shown:
@@ -333,16 +340,16 @@ def launches(shown: Sequence[Revealed], lines: Mapping[ReplicaId, int]) -> Itera
 
 
 def write_document(document: AgentDocument) -> bytes:
-    """Return the standard input of an agent's process. The document is compressed, because Slurm forwards
-    only a kilobyte at a time. A line with its size precedes it, because Kubernetes does not close the
-    input."""
+    """Return the data for the standard input of an agent's process. It consists of a line with the size of
+    the rest, because Kubernetes does not close the input, and of the document. The document is compressed,
+    because Slurm forwards only a kilobyte at a time."""
     data = zlib.compress(msgspec.msgpack.encode(document), level=1)
     return b"%d\n" % len(data) + data
 
 
 def read_document(stream: IO[bytes]) -> AgentDocument:
-    """Read the output of `write_document`. Raises EOFError if the input is incomplete because the sender was
-    killed or cancelled, and ValueError if it is invalid."""
+    """Read the output of `write_document`. Raises EOFError if the input is incomplete, because its sender was
+    killed or cancelled. Raises ValueError if the document is invalid."""
     line = stream.readline()
     try:
         size = int(line or b"0")

@@ -1,8 +1,9 @@
-"""Copies the streams of replicas from the files of shims on a node to files of the service.
+"""Copies the streams of replicas (such as logs) from files on a node to files of the service. The shims on
+the node write the original files.
 
-The agent sends the parts of its files that the copies lack, by offset. Therefore a new connection continues
-where the last one ended. Files are only appended to. If a replica moves, its output follows its output on
-earlier nodes.
+The agent sends the parts of its files that the service's copies lack, by offset. A new connection therefore
+continues where the last one ended. Data is only appended to files. If a replica moves, its output follows its
+output on earlier nodes.
 """
 
 import contextlib
@@ -19,17 +20,17 @@ from trainshed.engines.streams import FileStreams
 from trainshed_cluster.remote.messages import Appended
 
 BLOCK = 256 << 10
-"""Bytes of a file in one message."""
+"""Bytes of a file that one message contains."""
 _SEGMENT = re.compile(r"\d{12}\.jsonl")
 _NAME = re.compile(r"\d{12}\.jsonl|(?:usage|metrics|reduction|launches|progress)\.jsonl")
 
 
 class StreamGap(Exception):
-    """The received bytes do not directly follow the copy's last byte, so the connection is unusable."""
+    """The received bytes do not directly follow the last byte of the copy. The connection must be closed."""
 
 
 class StreamSender:
-    """The agent's side: sends the streams of one attempt of a job."""
+    """The agent's side: sends the streams of the replicas of one attempt."""
 
     def __init__(self, streams: FileStreams, job_uid: JobUid, attempt: int) -> None:
         self._streams = streams
@@ -41,28 +42,29 @@ class StreamSender:
         self._before: Mapping[tuple[ReplicaId, str], Bytes] | None = None
 
     def resume(self, sizes: Mapping[str, Mapping[str, int]]) -> None:
-        """Start a new connection. `sizes`: bytes of each file that the service has, by replica. Raises
-        ValueError."""
+        """Start a new connection. `sizes`: by replica, the number of bytes of each file that the service has.
+        Raises ValueError if a name is invalid."""
         self._sent = {
             (ReplicaId.parse(replica), file): size
             for replica, files in sizes.items()
             for file, size in files.items()
         }
-        # After a power failure, the service may lack bytes that it had at the first connection.
+        # After a power failure, the service may have fewer bytes than at the first connection. Use the
+        # smaller number.
         before = self._sent if self._before is None else self._before
         self._before = {key: min(size, before.get(key, 0)) for key, size in self._sent.items()}
 
     def start_log(self, replica: ReplicaId, line: int) -> None:
-        """Create the first segment of a replica's log at that line number, unless the node already has a log
-        of the replica. Blocks briefly. Raises OSError."""
+        """Create the first segment (file) of a replica's log, which starts at the given line number. Does
+        nothing if the node already has a log of the replica. Blocks briefly. Raises OSError."""
         directory = self._streams.directory(StreamSource(self._job_uid, self._attempt, replica))
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if line and not any(_SEGMENT.fullmatch(path.name) for path in directory.iterdir()):
             (directory / f"{line:012}.jsonl").touch(mode=0o600)
 
     def changes(self, replica: ReplicaId) -> Iterator[Appended]:
-        """Yield the unsent parts of a replica's files. A part counts as sent when the caller requests the
-        next one. Blocks for small reads."""
+        """Yield the parts of a replica's files that were not sent yet. A part counts as sent when the caller
+        requests the next one. Blocks for small reads."""
         directory = self._streams.directory(StreamSource(self._job_uid, self._attempt, replica))
         with contextlib.suppress(FileNotFoundError):
             for path in sorted(directory.iterdir()):
@@ -73,8 +75,8 @@ class StreamSender:
         key = replica, path.name
         before = (self._before or {}).get(key, 0)
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-            # Read no more than the current size: a program that prints without a pause must not delay the
-            # news of its end.
+            # Read only up to the current size. If a program prints without a pause, its output must not delay
+            # the news of its end.
             size = os.fstat(file.fileno()).st_size
             file.seek(self._sent.get(key, 0) - before)
             while data := _complete_lines(file, size - file.tell()):
@@ -84,8 +86,8 @@ class StreamSender:
 
 
 def _complete_lines(file: BinaryIO, left: int) -> bytes:
-    """Read complete lines: about one block, and at most `left` bytes. An incomplete line remains, because a
-    restarted shim may remove it."""
+    """Read complete lines, about one block of them and at most `left` bytes. An incomplete last line is not
+    read, because a shim that restarts may remove it."""
     data = file.read(max(0, min(BLOCK, left)))
     while b"\n" not in data and len(data) < left:
         more = file.read(min(BLOCK, left - len(data)))
@@ -98,7 +100,7 @@ def _complete_lines(file: BinaryIO, left: int) -> bytes:
 
 
 class StreamCopies:
-    """The service's side: copies of one attempt's streams."""
+    """The service's side: stores copies of the streams of one attempt."""
 
     def __init__(self, streams: FileStreams, job_uid: JobUid, attempt: int) -> None:
         self._streams = streams
@@ -106,7 +108,7 @@ class StreamCopies:
         self._attempt = attempt
 
     def sizes(self, replicas: Iterable[ReplicaId]) -> dict[str, dict[str, int]]:
-        """Return the size of every copy, by replica and file. Blocks briefly."""
+        """Return the size of every copy in bytes, by replica and file name. Blocks briefly."""
         sizes: dict[str, dict[str, int]] = {}
         for replica in replicas:
             with contextlib.suppress(FileNotFoundError):
@@ -118,7 +120,8 @@ class StreamCopies:
         return sizes
 
     def append(self, part: Appended) -> None:
-        """Append bytes to a copy. Blocks for a write. Raises StreamGap, OSError."""
+        """Append received bytes to a copy. Blocks while it writes. Raises StreamGap if bytes are missing
+        before them, and OSError."""
         if not _NAME.fullmatch(part.file):
             raise StreamGap(f"{part.file!r} is not a file of a stream")
         path = self._directory(part.replica) / part.file
@@ -129,12 +132,12 @@ class StreamCopies:
                 raise StreamGap(
                     f"{part.file} has {size} bytes here, but the sender continues at byte {part.offset}"
                 )
-            # Skip bytes that the copy already contains.
+            # Skip bytes that the copy already contains, because an agent may send them again.
             file.write(part.data[size - part.offset :])
 
     def next_line(self, replica: ReplicaId) -> int:
-        """Return the number of the log's next line, for a replica that moves to another node. Blocks
-        briefly."""
+        """Return the number of the next line of a replica's log, at which the log continues on another node.
+        Blocks briefly."""
         try:
             names = sorted(
                 path for path in self._directory(replica).iterdir() if _SEGMENT.fullmatch(path.name)
@@ -143,7 +146,7 @@ class StreamCopies:
             return 0
         if not names:
             return 0
-        # Only complete lines are copied.
+        # Count the newlines, because only complete lines are copied.
         with names[-1].open("rb") as file:
             lines = sum(block.count(b"\n") for block in iter(lambda: file.read(BLOCK), b""))
         return int(names[-1].stem) + lines

@@ -1,4 +1,5 @@
-"""Plans the allocations of an attempt: which nodes form one allocation, and the needs on each node. Pure."""
+"""Computes the needs of an attempt: which nodes form one allocation, and which resources the attempt needs on
+each node. Pure."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
@@ -12,10 +13,10 @@ from trainshed_cluster.remote.gang import Gang, GangRecord
 from trainshed_cluster.remote.replica_slot import ReplicaSlot, SlotTrigger
 
 AGENT_MEMORY = 256 << 20
-"""Memory in bytes of an agent and its shims on a node. If an allocation did not include it, the cluster's
-memory limit could kill a program that respects its own limit."""
+"""Memory in bytes of an agent and its shims on a node. Allocations include it. Otherwise the cluster's memory
+limit could kill a program that respects its own limit."""
 DEFAULT_MEMORY = 256 << 20
-"""Bytes of a replica whose machine type has no memory size in the table."""
+"""Memory in bytes of a replica whose machine type has no memory size in the table of machine types."""
 
 
 def new_record(
@@ -43,7 +44,7 @@ def new_record(
     )
     for need, replicas in wanted:
         for index, earlier in () if apart else needs.items():
-            # A node has two needs if its replicas have different routes.
+            # The needs of one node are in different allocations if its replicas have different routes.
             is_new_node = need.node not in {other.node for other in earlier}
             if is_new_node and need == replace(earlier[0], node=need.node):
                 needs[index] = (*earlier, need)
@@ -59,11 +60,11 @@ def new_record(
 
 
 def with_chosen_nodes(record: GangRecord, index: int, nodes: Sequence[str]) -> GangRecord:
-    """Return the record with an allocation on the nodes that the cluster has chosen. Returns the same record
-    if nothing changes."""
+    """Return the record after the cluster has chosen the nodes of allocation number `index`. The needs and
+    replicas of the allocation are then on these nodes. Returns the same record if nothing changes."""
     needs = record.needs[index]
-    # All nodes are already known. There may be fewer, because a cluster may remove a failed node from an
-    # allocation.
+    # The record already contains all nodes. The allocation may have fewer, because a cluster may remove a
+    # failed node.
     if set(nodes) <= {need.node for need in needs}:
         return record
     chosen = {need.node: node for need, node in zip(needs, nodes, strict=True)}
@@ -78,7 +79,8 @@ def with_chosen_nodes(record: GangRecord, index: int, nodes: Sequence[str]) -> G
 
 
 def drop_unused_needs(record: GangRecord, index: int, nodes: Container[str]) -> GangRecord:
-    """Return the record without needs of nodes that are neither in the allocation nor in a replica slot."""
+    """Return the record without the needs of nodes that the allocation does not include and no replica slot
+    uses."""
     if index not in record.needs:
         return record
     used = {slot.node for slot in record.replica_slots if slot.allocation_index == index}
@@ -94,8 +96,8 @@ def move_replicas(
     anywhere: bool = False,
     apart: bool = False,
 ) -> GangRecord:
-    """Return the record after moving the requests' replicas to the requested nodes, in a new allocation for
-    each need. Allocations that become empty are removed."""
+    """Return the record in which the replicas of `requests` are on the requested nodes. Each of their needs
+    has a new allocation. Allocations that no replica uses any longer are removed."""
     record = gang.record
     needs = dict(record.needs)
     indexes: dict[ReplicaId, int] = {}

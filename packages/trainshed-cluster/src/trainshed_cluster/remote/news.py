@@ -1,4 +1,5 @@
-"""Stores an agent's news about its replicas, and queues the unsent part for the service."""
+"""Stores the news of an agent, which are its reports about its replicas, and queues the news that the service
+has not received yet."""
 
 import asyncio
 
@@ -8,8 +9,8 @@ from trainshed_cluster.remote.messages import News
 
 
 class SeenNews:
-    """All news about the replicas: starts, notes and ends of incarnations, numbers of lines, and
-    measurements. It is sent again on every new connection."""
+    """All news about an agent's replicas: starts, notes and ends of incarnations, numbers of log lines, and
+    measurements. The agent sends all of it again on every new connection."""
 
     def __init__(self) -> None:
         self._news: dict[tuple[ReplicaId, int], list[News]] = {}
@@ -21,19 +22,20 @@ class SeenNews:
             of_replica.append(news)
 
     def record_latest(self, replica: ReplicaId, news: messages.Lines | messages.Metrics) -> None:
-        """Record a replica's number of lines or its measurement, replacing the last one."""
+        """Record a replica's number of log lines, or that it has a measurement. Replaces the replica's last
+        news of that kind."""
         self._latest[replica, type(news)] = news
 
     def latest(self) -> list[tuple[ReplicaId, News]]:
-        """Return the last numbers of lines and measurements. After a lost connection, these messages wake
-        waiting readers of logs."""
+        """Return the last news about numbers of log lines and measurements. After a lost connection, this
+        news wakes readers of logs that wait."""
         return [(replica, news) for (replica, _), news in self._latest.items()]
 
     def replicas(self) -> list[ReplicaId]:
         return sorted({replica for replica, _ in self._news})
 
     def live(self) -> list[ReplicaId]:
-        """Return the replicas that have started and not ended."""
+        """Return the replicas whose last incarnation has started and not ended."""
         ends = messages.Exited, messages.Lost
         last = {
             replica: of_replica
@@ -46,8 +48,8 @@ class SeenNews:
         ]
 
     def all(self) -> list[tuple[ReplicaId, News]]:
-        """Return all news. Each replica's news is in order. The starts of all replicas precede the ends,
-        because a replica may have waited for its peers to start."""
+        """Return all news about starts, notes and ends. The news of each replica is in order. The starts of
+        all replicas come first, because a replica may have waited for its peers to start."""
         events = [
             (incarnation, replica, news)
             for (replica, incarnation), of_replica in sorted(
@@ -60,14 +62,15 @@ class SeenNews:
 
 
 class PendingNews:
-    """The current connection's queue of unsent news, and of replicas whose streams may have grown. At most
-    one number of lines per replica is queued, because it may change thousands of times per second."""
+    """The queue of news that the agent has not sent on the current connection. It also contains replicas
+    whose streams may have grown. It contains at most one number of log lines per replica, because that number
+    may change thousands of times per second."""
 
     def __init__(self) -> None:
         self._waiting: dict[object, tuple[ReplicaId | None, News | None]] = {}
         self._number = 0
         self._wake = asyncio.Event()
-        #: Set while `next` waits, because all earlier news has then been sent.
+        #: Set when `next` waits, because all queued news has been sent by then.
         self._emptied = asyncio.Event()
 
     def add(self, replica: ReplicaId | None, news: News | None) -> None:
@@ -90,7 +93,7 @@ class PendingNews:
     def clear(self) -> None:
         self._waiting.clear()
 
-    async def empty(self) -> None:
+    async def wait_sent(self) -> None:
         """Wait until all queued news has been sent."""
         await self._emptied.wait()
 

@@ -1,4 +1,5 @@
-"""Tracks the nodes of a cluster for the scheduler: the cluster's reports, and this service's quarantine."""
+"""Tracks the state of a cluster's nodes for the scheduler. It combines the cluster's reports with this
+service's quarantine of nodes."""
 
 import asyncio
 import logging
@@ -25,29 +26,29 @@ from trainshed_cluster.remote.options import RemoteOptions
 log = logging.getLogger(__name__)
 
 NO_AGENT = "no agent"
-"""Used instead of an agent's name as the key of trouble that prevents agents on a node."""
+"""Key of a problem that prevents all agents on a node. Used instead of an agent's name."""
 
 
 class ClusterNodes:
     """The nodes of a cluster, with their resources and states."""
 
     def __init__(self, attempts: Attempts, cluster: Cluster, options: RemoteOptions) -> None:
-        #: The nodes of the last report.
+        #: The nodes in the last report of the cluster.
         self.capacity: tuple[Node, ...] = ()
         self._attempts = attempts
         self._cluster = cluster
         self._options = options
-        #: Last reported states by name.
+        #: The states of nodes that were reported last, by node name.
         self._states: dict[str, NodeState] = {}
-        #: Problems of nodes that still accept replicas, by node and agent.
+        #: Problems of nodes that nevertheless accept replicas, by node and agent.
         self._trouble: dict[str, dict[str, str]] = {}
-        #: Cause and timer of each quarantined node. The causes are not stored: a restarted service detects
-        #: them again.
+        #: By quarantined node: the cause, and the timer that ends the quarantine. The causes are not stored,
+        #: because a restarted service detects them again.
         self._quarantined: dict[str, tuple[str, asyncio.TimerHandle]] = {}
         self._tasks = Crew()
 
     def start(self) -> None:
-        """Start the background work. Call this after the cluster's first report."""
+        """Start to watch the cluster's reports. Call this after the cluster's first report."""
         self._handle_report(self._cluster.report(), is_news=False)
         self._tasks.keep(self._follow, "watching the cluster's reports")
 
@@ -60,8 +61,8 @@ class ClusterNodes:
         return {node.name: node for node in self.capacity}
 
     def require(self, requests: Iterable[SlotRequest]) -> None:
-        """Raise EngineUnavailable if a requested node or the whole cluster does not respond, and
-        LaunchRejected if the cluster does not list a node."""
+        """Check the requested nodes. Raises EngineUnavailable if a node or the whole cluster does not
+        respond, and LaunchRejected if the cluster does not list a node."""
         for request in requests:
             if silent := next((node for node in self.capacity if node.unreached), None):
                 raise EngineUnavailable(
@@ -88,7 +89,8 @@ class ClusterNodes:
             self._handle_report(self._cluster.report(), is_news=True)
 
     def quarantine(self, node: str, cause: str, seconds: float | None = None) -> None:
-        """Quarantine a node for that many seconds (None = the option `quarantine`). Its replicas move."""
+        """Quarantine a node: nothing starts there for that many seconds, and its replicas move to other
+        nodes. `seconds`: None = the option `quarantine`."""
         log.warning("node %s: quarantined: %s", node, cause)
         if earlier := self._quarantined.get(node):
             earlier[1].cancel()
@@ -99,8 +101,8 @@ class ClusterNodes:
         self._handle_report(self._cluster.report(), is_news=True)
 
     def report_trouble(self, node: str, agent: str, what: str | None) -> None:
-        """Record an agent's problem with its node, which still accepts replicas. `what`: None = the problem
-        is solved."""
+        """Record a problem that an agent has reported about its node. The node still accepts replicas.
+        `what`: the problem; None = it is solved."""
         before = self._trouble_of(node)
         others = {name: text for name, text in self._trouble.get(node, {}).items() if name != agent}
         self._trouble[node] = others if what is None else others | {agent: what}
@@ -141,10 +143,10 @@ class ClusterNodes:
                 self._attempts.report_delay(gang, delay)
 
     def _with_quarantine(self, report: NodeReport) -> NodeReport:
-        """Return the cluster's report of a node, with the state QUARANTINED if the cluster reports the node
-        as UP but this service has quarantined it."""
+        """Return the cluster's report of a node. The state is QUARANTINED if this service has quarantined the
+        node and the cluster reports it as UP."""
         if report.state is NodeState.GONE and report.is_awaited:
-            # The node's agents may still run. Each agent is lost only when its lease ends.
+            # The agents on this node may still run. Each of them counts as lost only when its lease ends.
             return replace(report, state=NodeState.UNHEARD)
         quarantined = self._quarantined.get(report.node.name)
         if report.state is NodeState.UP and quarantined:

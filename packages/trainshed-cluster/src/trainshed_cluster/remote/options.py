@@ -1,5 +1,5 @@
-"""Declares the options of a remote engine and derives them from the service's context. Also checks the
-settings of engines for machines and for the agents' address."""
+"""Declares the options of a remote engine, and derives them from the service's context. Also checks the
+settings for machines and for the address to which agents connect."""
 
 import hashlib
 import ipaddress
@@ -33,14 +33,14 @@ from trainshed_cluster.remote.messages import AgentDocument
 
 
 def service_identity(data: Path, directory: Path) -> str:
-    """Return eight hexadecimal digits that identify this service among all services of the cluster, even if
-    data directories have the same path or are copies of each other. `directory`: the engine's directory in
-    `data`."""
+    """Return the identity of this service among all services of the cluster: eight hexadecimal digits. It is
+    unique even if two services have data directories with the same path, or if one directory is a copy of the
+    other. `directory`: the engine's directory in `data`."""
     place = directory / "identity"
     if not place.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        # A service with allocations from before version 0.3 keeps its former identity, which is part of their
-        # names.
+        # Version 0.3 introduced this identity. A service with older allocations keeps its former identity,
+        # because the names of those allocations contain it.
         is_old = any((directory / "attempts").glob("*.json"))
         durable.write(str(place), "" if is_old else os.urandom(16).hex())
     return hashlib.sha256(os.fsencode(data.resolve()) + place.read_bytes()).hexdigest()[:8]
@@ -50,18 +50,18 @@ class AgentCommand(Struct, frozen=True):
     """How to start an agent's process."""
 
     argv: Sequence[str]
-    #: Converts the agent's document to the process's standard input.
+    #: Function that converts the agent's document to the data for the process's standard input.
     parcel: Callable[[bytes], bytes] = lambda document: document
 
 
 class Listening(Struct, frozen=True):
-    """The address and the sockets of the service for agents."""
+    """The address and the sockets that the service opens for agents."""
 
-    #: Host name or address that agents dial; None = this machine's name.
+    #: Host name or address to which agents connect; None = the name of the service's machine.
     address: str | None = None
-    #: Port to listen on; 0 = any free port, which the service uses again after a restart.
+    #: Port for agents; 0 = the service chooses a free port, and uses it again after a restart.
     port: int = 0
-    #: The service's Unix sockets for tunnels, by name.
+    #: The service's Unix sockets to which agents may open tunnels, by name.
     sockets: Mapping[str, Path] = {}
 
     @property
@@ -70,45 +70,49 @@ class Listening(Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """The address to listen on: all addresses of the machine. Clients need a certificate."""
+        """The address to listen on. The hub listens on all addresses of the machine, because it admits only
+        clients with a certificate."""
         return "::" if self.address and ":" in self.address else "0.0.0.0"
 
 
 class RemoteOptions(Struct, frozen=True, kw_only=True):
     """The options of a remote engine."""
 
-    #: Identifies this service among the services of the cluster.
+    #: The service's identity among the services of the cluster (`service_identity`).
     identity: str
-    #: Directory of the engine's own files.
+    #: Directory for the engine's own files.
     directory: Path
     listening: Listening
     #: Seconds without contact to the service after which an agent of a new attempt ends its programs.
     lease: float
-    #: Programs on a node that the cluster reports as down count as lost at once, although they may run until
-    #: their agent's lease ends.
+    #: Whether programs on a node that the cluster reports as down count as lost at once. Otherwise they count
+    #: as lost when their agent's lease ends, because they may run until then.
     down_is_lost: bool = False
     #: Creates an agent's document from its credential, job, node, user (`Owner.user`) and address.
     agent: Callable[..., AgentDocument]
-    #: Returns the command that starts an agent on a node. It may block while it reads the agents' code.
+    #: Returns the command that starts an agent on the given node. It may block while it reads the agents'
+    #: code.
     command: Callable[[str], AgentCommand]
-    #: Provides the values of secrets in launch plans; None = plans must not refer to secrets.
+    #: Provides the secrets to which launch plans refer; None = plans must not refer to secrets.
     secrets: SecretSource | None = None
-    #: Seconds that a node without working agents is quarantined.
+    #: Seconds for which a node on which no agent starts is quarantined.
     quarantine: float = 3600.0
-    #: The cluster chooses nodes. Requested nodes are only preferences.
+    #: Whether the cluster chooses the nodes. Requested nodes are then only preferences.
     anywhere: bool = False
-    #: Each replica has its own allocation and agent.
+    #: Whether each replica has its own allocation and agent.
     apart: bool = False
     #: Seconds to keep idle allocations for another attempt with the same needs, for example a retry or the
     #: next job in the queue. Values below 2 count as 2. Ignored if `anywhere` or `apart` is set.
     keep: float = 0.0
-    #: Seconds between failed starts of agents (`failed_starts.START_INTERVALS`).
+    #: Seconds to wait after each failed start of an agent (`failed_starts.START_INTERVALS`).
     start_intervals: Sequence[float] = START_INTERVALS
-    #: The clock, in seconds since the epoch.
+    #: Returns the current time in seconds since the epoch.
     now: Callable[[], float] = time.time
-    #: Content for nodes that do not share the service's files; None = they share them.
+    #: The content (environments and other directories) that the service sends to nodes; None = nodes share
+    #: the service's files.
     library: Library | None = None
-    #: Reads the command of a container image, if the cluster pulls jobs' images; None = it does not.
+    #: Reads the configuration of a container image from its registry, if the cluster pulls jobs' images; None
+    #: = the cluster does not pull them.
     read_image: Callable[[str], Image] | None = None
 
 
@@ -121,15 +125,15 @@ main()
 
 
 def module_command() -> AgentCommand:
-    """Return the command that starts agents on nodes with this Python and this package at the same paths. The
-    command uses this process's module search path. It ignores Python packages and settings in the home
-    directory of the node's user."""
+    """Return the command that starts an agent with this Python and this package, which the node has at the
+    same paths. The command uses this process's module search path. It ignores Python packages and settings in
+    the home directory of the node's user."""
     paths = [path for path in sys.path if Path(path).is_dir()]
     return AgentCommand((sys.executable, "-I", "-S", "-c", _BEGIN, *paths))
 
 
 def service_sockets(context: EngineContext) -> dict[str, Path]:
-    """Return the service's Unix sockets for tunnels, by name."""
+    """Return the service's Unix sockets to which agents may open tunnels, by name."""
     access = context.access
     known = {
         "buckets": access.storage_socket,
@@ -140,7 +144,8 @@ def service_sockets(context: EngineContext) -> dict[str, Path]:
 
 
 def engine_here(context: EngineContext, directory: Path) -> LocalEngine:
-    """Create the local engine for builds on the service's own machine. `directory`: its data."""
+    """Create the local engine that builds environments on the service's own machine. `directory`: for the
+    engine's files."""
     here = Options(
         hidden=context.hidden, rules=replace(context.rules, autopsy_ttl=None), now=context.now
     )
@@ -148,12 +153,13 @@ def engine_here(context: EngineContext, directory: Path) -> LocalEngine:
 
 
 def agent_settings(context: EngineContext) -> dict[str, Any]:
-    """Return the fields of an `AgentDocument` that follow from the service's settings. Certificates can be
-    read once, because a service renews them only before it creates its engine."""
+    """Return the fields of an `AgentDocument` that are the same for all agents of this service. The
+    certificates in them are read only once, because a service renews them only before it creates its engine.
+    """
     access = context.access
     return {
-        # The files of failed replicas need no time limit, because they are deleted with the files of their
-        # agent.
+        # The files of failed replicas are not deleted after a time, because they are deleted with the agent's
+        # other files.
         "rules": replace(context.rules, autopsy_ttl=None),
         "hidden": tuple(map(str, context.hidden)),
         "interception": _text(access.certificate),
@@ -167,7 +173,8 @@ def _text(path: Path | None) -> str | None:
 
 
 def check_address(engine: str, callers: str, address: str | None) -> Finding:
-    """Check an engine's setting `address`. `callers`: the clients that use the address: "nodes" or "Pods"."""
+    """Check the setting `address` of an engine. `callers`: the clients that use the address ("nodes" or
+    "Pods")."""
     finding, name = finding_builder(__file__), Listening(address).dialed_host
     values = {"engine": engine, "callers": callers, "name": name}
     try:
@@ -188,7 +195,8 @@ class MachineSelector(Struct, frozen=True, forbid_unknown_fields=True):
 
     #: Patterns of machine types (`a2-*`); [] = all.
     types: Annotated[list[_Pattern], Meta(max_length=200)] = []
-    #: Public accelerator types. The machine must have one of them. [] = the accelerator type does not matter.
+    #: Public accelerator types. The machine must have one of them. [] = any machine matches, even without
+    #: accelerators.
     accelerators: Annotated[list[str], Meta(max_length=50)] = []
 
 
@@ -225,7 +233,7 @@ def _accelerators() -> set[str]:
 
 
 def unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
-    """Yield a message for each name that is not a public accelerator type."""
+    """Yield an error message for each name that is not a public accelerator type."""
     known = sorted(_accelerators())
     for public in names:
         if public not in known:
@@ -234,8 +242,8 @@ def unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
 
 
 def wrong_machines(tables: Sequence[MachineSelector], engine: str) -> list[str]:
-    """Return the errors in the patterns of an engine's `machines` tables. The first matching table applies.
-    `engine`: the engine's name in the configuration."""
+    """Return the errors in the patterns of the `machines` tables of an engine. For each machine type, the
+    first table that matches applies. `engine`: name of the engine in the configuration."""
     wrong: list[str] = []
     types, devices = machine_types(), _accelerators()
     left = {MachineWanted(name, device) for name in types for device in (None, *devices)}

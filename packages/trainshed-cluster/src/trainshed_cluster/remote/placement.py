@@ -1,5 +1,6 @@
-"""The two placement modes of a remote engine: the service's scheduler chooses the nodes of a gang, or the
-cluster does. A strategy creates and changes the records of gangs, and acquires their allocations."""
+"""The two placement modes of a remote engine. In one, the service's scheduler chooses the nodes of a gang. In
+the other, the cluster chooses them. A placement mode creates and changes the records of gangs, and acquires
+their allocations."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -20,9 +21,9 @@ _ALLOCATION_TIMEOUT = 600.0
 
 
 class Placement(ABC):
-    """A placement mode."""
+    """A placement mode of a remote engine."""
 
-    #: The cluster chooses the nodes.
+    #: Whether the cluster chooses the nodes.
     is_by_cluster: ClassVar[bool]
 
     def __init__(self, agents: Agents, idle: IdleAllocations) -> None:
@@ -36,7 +37,7 @@ class Placement(ABC):
     def new_record(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest], owner: Owner
     ) -> GangRecord:
-        """Create the first record of an attempt."""
+        """Create the first record of an attempt. It contains the attempt's replicas and needs."""
         return new_record(
             job_uid,
             attempt,
@@ -49,19 +50,22 @@ class Placement(ABC):
         )
 
     def move(self, gang: Gang, requests: Sequence[SlotRequest]) -> GangRecord:
-        """Return the record after moving the requests' replicas to the requested nodes."""
+        """Return the record of a gang in which the replicas of `requests` are on the requested nodes."""
         nodes, apart = self._nodes.by_name(), self._options.apart
         return move_replicas(gang, requests, nodes, anywhere=self.is_by_cluster, apart=apart)
 
     @abstractmethod
     def require(self, requests: Iterable[SlotRequest]) -> None:
-        """Check that the requested nodes are available. Raises EngineUnavailable, LaunchRejected."""
+        """Raise an error if a requested node is not available: EngineUnavailable if it may become available,
+        LaunchRejected if the cluster does not list it."""
 
     @abstractmethod
     def requests_to_renew(
         self, gang: Gang, moving: Sequence[SlotRequest], requests: Iterable[SlotRequest]
     ) -> list[SlotRequest]:
-        """Return the requests of further replicas that need new allocations when some replicas move."""
+        """Return the requests of further replicas whose allocations must be requested again because some
+        replicas move. `moving`: the requests of the replicas that move. `requests`: the requests of all
+        replicas."""
 
     @abstractmethod
     async def acquire(self, gang: Gang) -> dict[int, Allocation]:
@@ -70,7 +74,7 @@ class Placement(ABC):
 
 
 class SchedulerPlacement(Placement):
-    """The service's scheduler chooses the nodes. Each allocation is acquired when its agents start."""
+    """The service's scheduler chooses the nodes. Each allocation is acquired just before its agents start."""
 
     is_by_cluster = False
 
@@ -88,7 +92,7 @@ class SchedulerPlacement(Placement):
 
 
 class ClusterPlacement(Placement):
-    """The cluster chooses the nodes. Requested nodes are only preferences."""
+    """The cluster chooses the nodes. The requested nodes are only preferences."""
 
     is_by_cluster = True
 
@@ -114,7 +118,7 @@ class ClusterPlacement(Placement):
         return allocations
 
     async def _acquire_together(self, gang: Gang) -> dict[int, Allocation]:
-        """Request the allocations of all replicas at the same time, because the cluster admits them as a
+        """Request the allocations of all replicas at the same time, because the cluster grants them only as a
         group."""
         allocations: dict[int, Allocation] = {}
         avoid = self._nodes.not_up()
@@ -126,9 +130,9 @@ class ClusterPlacement(Placement):
         return allocations
 
     async def _acquire_in_turn(self, gang: Gang) -> dict[int, Allocation]:
-        """Acquire allocations one after the other. If the cluster does not grant the next one in time,
-        release the granted ones. Otherwise two jobs with several allocations could wait for each other
-        forever."""
+        """Acquire allocations one after the other. If the cluster does not grant the next one within the time
+        limit, release the granted ones. Otherwise two jobs with several allocations each could wait for each
+        other forever."""
         allocations: dict[int, Allocation] = {}
         avoid = self._nodes.not_up()
         for index in gang.allocations_to_acquire():
@@ -153,7 +157,7 @@ class ClusterPlacement(Placement):
         allocation = await self._cluster.acquire(name, needs, avoid=avoid)
         is_known = set(allocation.nodes) <= {need.node for need in needs}
         if len(allocation.nodes) < len(needs) and not is_known:
-            # The cluster removed a node before the nodes of the allocation were recorded.
+            # The cluster removed a node from the allocation before the service recorded the nodes.
             await self._cluster.release(name)
             raise ClusterUnavailable(
                 f"{name}: the cluster removed a node; the service requests all nodes again"

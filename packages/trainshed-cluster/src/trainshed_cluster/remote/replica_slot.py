@@ -1,4 +1,5 @@
-"""The life of a replica slot, which is a replica's position on a cluster. Pure.
+"""The states of a replica slot, which is a replica's position on a cluster: its allocation, node and slot.
+Pure.
 
 Each change of state uses the table in `replica_slots.toml`, which has a cell for each state and trigger.
 `state_of` derives the state from the stored fields and from the reported end of the last incarnation.
@@ -25,29 +26,29 @@ Ended = ReplicaExited | ReplicaLost
 class SlotState(enum.StrEnum):
     """The state of a replica slot."""
 
-    #: The replica has no slot on its node yet.
+    #: The replica has no slot (directory, address and resources) on its node yet.
     WAITING = "waiting"
-    #: The replica has a slot, in which no program runs.
+    #: The replica has a slot, and no program runs in it.
     READY = "ready"
-    #: A program of the replica runs in the slot, or may run.
+    #: A program of the replica runs in the slot, or may run there.
     RUNNING = "running"
-    #: A program may run, but another agent has replaced the agent that allocated its slot.
+    #: A program of the replica may run, but another agent has replaced the agent that allocated its slot.
     DETACHED = "detached"
-    #: The replica waits for another node, so this slot needs no agent.
+    #: The replica waits for another node, so no agent is needed for this slot.
     VACANT = "vacant"
 
     @property
     def is_live(self) -> bool:
-        """Whether a program runs or may run."""
+        """Whether a program of the replica runs or may run."""
         return self in (SlotState.RUNNING, SlotState.DETACHED)
 
 
 class SlotTrigger(enum.StrEnum):
     """The events that change a replica slot."""
 
-    #: The agent on the replica's node has allocated a slot.
+    #: The agent on the replica's node has allocated the replica's slot.
     ALLOCATED = "allocated"
-    #: An incarnation of the replica is launched.
+    #: An incarnation of the replica was launched.
     LAUNCHED = "launched"
     #: An incarnation of the replica will never start.
     REJECTED = "rejected"
@@ -55,9 +56,9 @@ class SlotTrigger(enum.StrEnum):
     AGENT_LOST = "agent lost"
     #: Another agent is started on the replica's node.
     AGENT_REPLACED = "agent replaced"
-    #: The replica's node no longer accepts replicas.
+    #: The service gave up the replica's node, because the node no longer accepts replicas.
     VACATED = "vacated"
-    #: The replica is requested on another node.
+    #: A caller requested the replica on another node.
     MOVED = "moved"
 
 
@@ -68,7 +69,7 @@ TABLE: Final = Table(
     tomllib.loads(Path(__file__).with_name("replica_slots.toml").read_text("utf-8")),
 )
 _LEAVING: Final = (SlotTrigger.AGENT_REPLACED, SlotTrigger.VACATED, SlotTrigger.MOVED)
-"""After these triggers, no agent can report the end of an earlier program."""
+"""Triggers after which no agent can report the end of an earlier program of the replica."""
 
 
 class ReplicaSlot(msgspec.Struct, frozen=True, rename={"allocation_index": "part"}):
@@ -76,29 +77,30 @@ class ReplicaSlot(msgspec.Struct, frozen=True, rename={"allocation_index": "part
 
     replica: ReplicaId
     request: SlotRequest
-    #: Number of the replica's allocation in the attempt.
+    #: Number of the replica's allocation within the attempt.
     allocation_index: int
-    #: The slot that the agent allocated, with the cluster's name of the node; None = none yet.
+    #: The slot that the agent allocated, with the cluster's name of the node; None = no slot yet.
     slot: Slot | None = None
-    #: The last launched incarnation; 0 = none.
+    #: Number of the last launched incarnation; 0 = none.
     launched: int = 0
-    #: No incarnation up to this number may start.
+    #: Incarnations up to this number must not start.
     forbidden: int = 0
     #: The identity of the replica's program (`launch.documents.identity`); None = no program was launched.
     identity: str | None = None
-    #: The incarnation that was lost with its agent; 0 = none.
+    #: Number of the incarnation that was lost with its agent; 0 = none.
     lost: int = 0
-    #: The reason why the incarnation `lost` was lost; None = none was lost.
+    #: Why the incarnation `lost` was lost; None = none was lost.
     cause: str | None = None
     #: The kind of that loss.
     loss: Cause = Cause.LOST
-    #: The incarnation that ended before its agent shut down. No agent can report its end again. 0 = none.
+    #: Number of the incarnation that had ended before its agent was shut down, so that no agent can report
+    #: its end again; 0 = none.
     ended: int = 0
-    #: The port of the replica's last slot, which its peers use; None = no slot yet.
+    #: Port of the replica's last slot, at which its peers connect; None = the replica had no slot yet.
     port: int | None = None
-    #: The requested node, if the cluster has chosen another one; None = it has not.
+    #: The node that the caller requested, if the cluster has chosen another one; otherwise None.
     wish: str | None = None
-    #: The replica waits for another node, so this slot needs no agent.
+    #: The replica waits for another node, so no agent is needed for this slot.
     is_vacant: bool = False
 
     @property
@@ -111,13 +113,14 @@ class ReplicaSlot(msgspec.Struct, frozen=True, rename={"allocation_index": "part
 
 
 def agent_key(index: int, node: str) -> str:
-    """Return the key of an agent: one node of one allocation."""
+    """Return the key that identifies one node of one allocation, and the current agent there. `index`: number
+    of the allocation."""
     return f"{index}/{node}"
 
 
 def state_of(replica_slot: ReplicaSlot, end: Ended | None) -> SlotState:
-    """Return the state of a replica slot. `end`: the last reported end of the replica; None = no end was
-    reported."""
+    """Return the state of a replica slot. `end`: the last reported end of a program of the replica; None = no
+    end was reported."""
     is_over = end is not None and end.incarnation >= replica_slot.launched
     if replica_slot.launched > max(replica_slot.lost, replica_slot.ended) and not is_over:
         return SlotState.RUNNING if replica_slot.slot is not None else SlotState.DETACHED

@@ -1,5 +1,5 @@
-"""A cluster that may be unavailable when the service starts. Until it responds, this wrapper sends it no
-requests, and reports one node that is GONE, with the reason."""
+"""Wraps a cluster that may be unavailable when the service starts. Until the cluster responds, the wrapper
+sends it no requests. It then reports a single node that is GONE, with the reason."""
 
 import asyncio
 import contextlib
@@ -26,25 +26,25 @@ from trainshed_cluster.remote.cluster import (
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT = 10.0
-"""Maximum seconds that the service's start waits for the cluster."""
+"""Maximum seconds for which the start of the service waits for the cluster."""
 _RETRY_INTERVAL = 5.0
 """Seconds between two attempts to reach an unavailable cluster."""
 
 
 class RetryingCluster:
-    """A `Cluster` that wraps another one. `kind`: the cluster's name in messages."""
+    """A `Cluster` that forwards calls to another one. `kind`: name of that cluster in messages."""
 
     def __init__(self, cluster: Cluster, kind: str) -> None:
         self._cluster = cluster
         self._kind = kind
-        #: The reason why the cluster has not responded yet; None = it has responded.
+        #: Why the cluster has not responded yet; None = it has responded.
         self._unreached: str | None = "it has not responded yet"
         self._tasks = Crew()
         self._reports: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
 
     async def start(self) -> None:
-        """Start the cluster. If it does not respond, retry in the background. Raises ClusterRefused if it can
-        never be queried."""
+        """Start the cluster. If it does not respond, retries in the background. Raises ClusterRefused if
+        retries are useless."""
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_START_TIMEOUT):
@@ -118,7 +118,7 @@ class RetryingCluster:
         return self._cluster
 
     async def _reach(self) -> None:
-        """Try once to start the cluster. A failure is stored in `_unreached`."""
+        """Try once to start the cluster. If that fails, store the reason in `_unreached`."""
         try:
             await self._cluster.start()
         except ClusterUnavailable as failure:
@@ -127,15 +127,15 @@ class RetryingCluster:
             self._unreached = None
 
     async def _follow(self) -> None:
-        """Forward the cluster's reports once it responds."""
+        """Forward the reports of the cluster after it has responded."""
         was_away = bool(self._unreached)
         while why := self._unreached:
             await asyncio.sleep(_RETRY_INTERVAL)
             try:
                 await self._reach()
             except ClusterRefused as refusal:
-                # Keep trying, because an administrator may fix the problem, for example by granting missing
-                # permissions. Jobs wait until then.
+                # Retry even after a permanent failure, because an administrator may fix the cause, for
+                # example grant a missing permission. Jobs wait until then.
                 self._unreached = str(refusal)
             if self._unreached not in (None, why):
                 self._reports.put_nowait(self.report())

@@ -41,19 +41,19 @@ from trainshed_cluster.remote.replica_slot import ReplicaSlot, SlotTrigger, agen
 log = logging.getLogger(__name__)
 
 _ALLOCATE_TIMEOUT = 5.0
-"""Maximum seconds that one call of `prepare` waits. The next call continues to wait for the same
-preparation."""
+"""Maximum seconds that one call of `prepare` waits. The preparation then continues, and the next call waits
+for it."""
 _CHECK_INTERVAL = 5.0
 """Seconds between two checks for unused allocations."""
 _CONTENT_REPORT_DELAY = 2.0
-"""A transfer of content that takes longer than this many seconds is reported as a delay."""
+"""Seconds after which a transfer of content to nodes is reported as the reason for a job's delay."""
 _MAX_NODE_NAMES = 3
-"""Maximum number of nodes to list in that report."""
+"""Maximum number of nodes that such a report lists."""
 
 
 class SlotAllocator:
-    """Allocates the slots of gangs. A preparation continues after its caller has stopped waiting. The next
-    call of `prepare` then waits for it."""
+    """Allocates the slots of gangs. If a caller stops to wait, the preparation of its slots continues, and
+    the next call of `prepare` waits for it."""
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
@@ -69,14 +69,15 @@ class SlotAllocator:
         self._tasks = Crew()
 
     def start(self) -> None:
-        """Start the background work. Call this after the first report of the cluster, and before agents
-        connect."""
+        """Start to release unused allocations and to vacate slots on failed nodes. Call this after the first
+        report of the cluster, and before agents connect."""
         self._tasks.keep(self._release_strays, "releasing allocations without an attempt")
         self._tasks.keep(self._vacate_nodes, "vacating slots on failed nodes")
 
     async def close(self) -> tuple[AllocationName, ...]:
-        """Stop all work and release the allocations of finished attempts. Returns the names of the
-        allocations that the cluster did not release. Allocations of unfinished attempts remain."""
+        """Stop all tasks, and release the allocations of finished attempts. Returns the names of the
+        allocations that the cluster did not release. The allocations of unfinished attempts continue to
+        exist."""
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
@@ -91,14 +92,16 @@ class SlotAllocator:
             await asyncio.gather(preparing, return_exceptions=True)
 
     async def owner(self, requests: Sequence[SlotRequest]) -> Owner:
-        """Return the owner of a gang's allocations. Raises LaunchRejected."""
+        """Return the owner of the allocations of a gang. Raises LaunchRejected if the project has no user on
+        the cluster."""
         try:
             return await self._cluster.owner(requests[0].project)
         except ClusterRefused as failure:
             raise LaunchRejected(str(failure)) from failure
 
     async def move(self, gang: Gang, requests: Sequence[SlotRequest]) -> None:
-        """Move replicas that are requested on another node. Raises EngineUnavailable, LaunchRejected."""
+        """Move the replicas that are requested on another node than before. Raises EngineUnavailable if they
+        cannot move now, and LaunchRejected if the cluster does not list a node."""
         await self._vacate(gang, [request.replica for request in requests if not request.is_placed])
         moving = [
             request
@@ -123,8 +126,8 @@ class SlotAllocator:
             self.idle.release(self.idle.detach(gang, before, index))
 
     async def _vacate(self, gang: Gang, replicas: Iterable[ReplicaId]) -> None:
-        """Mark the slots of these replicas as vacant, because they wait for another node. Allocations that
-        become empty are released, and unused agents are shut down."""
+        """Mark the slots of these replicas as vacant, because the replicas wait for another node. Allocations
+        that no replica uses any longer are released, and their agents are shut down."""
         record = vacate(gang, replicas)
         if record is gang.record:
             return
@@ -138,8 +141,8 @@ class SlotAllocator:
             self._tasks.begin(self._agents.dismiss(agent), "shutting down an agent")
 
     async def prepare(self, gang: Gang) -> None:
-        """Wait for a limited time until all slots are allocated. Raises EngineUnavailable, LaunchRejected,
-        StartFailed."""
+        """Wait for a limited time until all slots of a gang are allocated. Raises EngineUnavailable if they
+        are not allocated yet, and LaunchRejected or StartFailed if they can never be."""
         if not gang.is_complete():
             gang.raise_rejection()
             preparing = self._preparing.get(gang.key)
@@ -205,8 +208,8 @@ class SlotAllocator:
         ]
 
     async def _release_strays(self) -> None:
-        """Release allocations without an attempt. They may be left by a killed service, or were granted
-        later."""
+        """Release allocations that belong to no attempt. A killed service left them behind, or the cluster
+        granted them after their attempt had ended."""
         before: set[AllocationName] = set()
         while True:
             await asyncio.sleep(_CHECK_INTERVAL)
@@ -221,8 +224,8 @@ class SlotAllocator:
             before = strays
 
     async def _vacate_nodes(self) -> None:
-        """Vacate slots without a live program on nodes that are not up. Their replicas then wait for another
-        node."""
+        """Vacate slots on nodes that are not up, if no program of the replica is running. The replicas then
+        wait for another node."""
         before: dict[tuple[JobUid, int], set[ReplicaId]] = {}
         while True:
             await asyncio.sleep(_CHECK_INTERVAL)
@@ -230,8 +233,8 @@ class SlotAllocator:
             left = {
                 key: finished_on(gang, nodes)
                 for key, gang in self._attempts.gangs.items()
-                # Skip stopped attempts: they are released as a whole, after the files of failed replicas were
-                # fetched.
+                # Skip attempts that were stopped. They are released as a whole, after the service has fetched
+                # the files of failed replicas.
                 if gang.record.stop_grace is None
             }
             for key in [key for key, replicas in left.items() if replicas & before.get(key, set())]:
@@ -239,7 +242,7 @@ class SlotAllocator:
                     gang = self._attempts.gangs.get(key)
                     if gang is None or gang.record.stop_grace is not None or key in self._preparing:
                         continue
-                    # The replicas may have restarted, or the node may be up again.
+                    # Check again, because the replicas may have restarted, or the node may be up again.
                     still = finished_on(gang, self._nodes.not_up()) & before[key]
                     with contextlib.suppress(EngineUnavailable):
                         await self._vacate(gang, still)
@@ -247,8 +250,8 @@ class SlotAllocator:
 
     def _end_preparing(self, gang: Gang, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (failure := task.exception()) is not None:
-            # No caller may be waiting. Keep a final failure for the next call, which would otherwise start a
-            # new preparation.
+            # Possibly no caller waits. Keep a permanent failure for the next call, which would otherwise
+            # start the preparation again.
             log.info("job %s: slots are not ready: %s", gang.record.job_uid, failure)
             if isinstance(failure, LaunchRejected | StartFailed):
                 gang.rejection = failure
@@ -256,7 +259,8 @@ class SlotAllocator:
             del self._preparing[gang.key]
 
     def _waiting_error(self, gang: Gang) -> EngineUnavailable:
-        """Return the exception for slots that are not ready yet. A known reason has already been reported."""
+        """Return the exception for slots that are not ready yet. If the reason is known, it was already
+        reported."""
         if gang.delay is not None:
             return StillWaiting(gang.delay.message)
         return EngineUnavailable(
@@ -264,7 +268,7 @@ class SlotAllocator:
         )
 
     async def _prepare(self, gang: Gang) -> None:
-        """Acquire all allocations, start missing agents, and request their slots."""
+        """Acquire all allocations of a gang, start missing agents, and request slots from the agents."""
         try:
             allocations = await self.placement.acquire(gang)
             await self._record_slots(gang, await self._ensure_agents(gang, allocations))
@@ -279,8 +283,8 @@ class SlotAllocator:
     async def _ensure_agents(
         self, gang: Gang, allocations: Mapping[int, Allocation]
     ) -> list[AgentHandle]:
-        """Return an agent for each node with a replica, and start missing agents. `allocations`: already
-        acquired allocations, by number."""
+        """Start the missing agents of a gang, and return an agent for each node with a replica.
+        `allocations`: allocations that are already acquired, by number."""
         agents: list[AgentHandle] = []
         missing: list[tuple[int, str]] = []
         # Nodes on which all slots are vacant need no agent.
@@ -316,7 +320,8 @@ class SlotAllocator:
         return [*agents, *fresh]
 
     async def _record_slots(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
-        """Request all missing slots from the agents, and record the slots. Raises EngineUnavailable."""
+        """Request the missing slots from the agents, and record the slots. Raises EngineUnavailable if an
+        agent cannot allocate them."""
         answers = await asyncio.gather(
             *(self._request_slots(gang, agent) for agent in agents), return_exceptions=True
         )
@@ -336,7 +341,7 @@ class SlotAllocator:
                 raise answer
 
     async def _request_slots(self, gang: Gang, agent: AgentHandle) -> list[Slot]:
-        """Let an agent allocate the missing slots of its replicas, and return them."""
+        """Let an agent allocate the slots of its replicas that have none, and return the new slots."""
         missing = {entry.replica for entry in gang.replica_slots_of(agent) if entry.slot is None}
         await agent.wait_connected()
         if not missing:
@@ -351,15 +356,15 @@ class SlotAllocator:
 
 
 def _content_delay(nodes: Sequence[str]) -> Delay:
-    """Return the delay to report while these nodes fetch content."""
+    """Return the delay to report while content is sent to these nodes."""
     more = f" and {len(nodes) - _MAX_NODE_NAMES} more" if len(nodes) > _MAX_NODE_NAMES else ""
     where = f"{', '.join(nodes[:_MAX_NODE_NAMES])}{more}"
     return Delay(WaitReason.CONTENT, f"Content of the programs is being sent to {where}")
 
 
 def _require_port(gang: Gang, replica_slot: ReplicaSlot, slot: Slot) -> None:
-    """Raise StartFailed if running programs would use an outdated port of the replica. They can resolve the
-    replica's new address by its hostname, but they learn its port only when they start."""
+    """Raise StartFailed if running programs would connect to an outdated port of the replica. Programs can
+    resolve the replica's new address by its hostname, but they receive its port only when they start."""
     if not replica_slot.port or replica_slot.port == slot.port:
         return
     if any(other is not replica_slot for other in gang.live_slots()):

@@ -13,8 +13,8 @@ import socket
 from pathlib import Path
 
 _OOM_SCORE = "300"
-"""`oom_score_adj` of programs: the kernel adds that many thousandths of all memory to their use when it
-chooses a process to kill (proc(5))."""
+"""`oom_score_adj` of programs (proc(5)). When the kernel chooses a process to kill because memory runs out,
+it adds this many thousandths of all memory to the use of the program."""
 
 
 def main() -> None:
@@ -23,7 +23,8 @@ def main() -> None:
     from trainshed_cluster.remote import agent_process
 
     agent_process.main(pid, connection)
-    # All files are already closed and removed, so skip the interpreter's finalization, which takes time.
+    # All files are already closed and removed. Skip the finalization of the interpreter, because it takes
+    # time.
     os._exit(0)
 
 
@@ -32,12 +33,14 @@ def _fork_zygote() -> tuple[int, socket.socket]:
     pid = os.fork()
     if pid == 0:
         try:
-            # Remove the cluster's variables: programs receive only those of their plan.
+            # Remove the variables that the cluster has set. Programs receive only the variables of their
+            # plan.
             os.environ.clear()
             os.environ.update(LANG="C.UTF-8", LC_ALL="C.UTF-8")
             ours.close()
-            # Programs inherit the score. If the allocation's memory runs out, the kernel should kill a
-            # program and not the agent, whose death would end all programs without a reported reason.
+            # Programs inherit the score. If the memory of the allocation runs out, the kernel should kill a
+            # program and not the agent. The agent's death would end all programs without a reported reason.
+            # Some systems have no such scores.
             with contextlib.suppress(OSError):  # Some systems have no such scores.
                 Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
             from trainshed.replica import zygote

@@ -1,5 +1,5 @@
-"""Forwards shells in replicas on other machines. Each shell has its own stream. It connects the agent, which
-runs the shell, with the service, to which the user is connected."""
+"""Forwards shells in replicas on other machines. Each shell has its own stream between the agent, which runs
+the shell, and the service, to which the user is connected."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ _PIECE = 64 << 10
 
 
 class Typed(msgspec.Struct, frozen=True, tag=True):
-    """Input of the user. `data`: b"" = the end of the input."""
+    """Input of the user. `data`: the bytes; b"" = the user closed the input."""
 
     data: bytes
 
@@ -34,13 +34,14 @@ class Shown(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """The shell has ended. `status`: exit status; None = the shell ended because its replica ended."""
+    """The shell has ended. `status`: its exit status; None = it ended because its replica ended."""
 
     status: int | None
 
 
 class RemoteTerminal:
-    """The service's side: a `core.terminals.Terminal` that uses a stream."""
+    """The service's side of a shell: a `core.terminals.Terminal` that sends and receives messages on a
+    stream."""
 
     def __init__(self, stream: Channel[Typed | Resized, Shown | Ended]) -> None:
         self._stream = stream
@@ -78,11 +79,11 @@ class RemoteTerminal:
 async def forward_shell(
     terminal: Terminal, stream: Channel[Shown | Ended, Typed | Resized]
 ) -> None:
-    """Run the agent's side until the shell ends or its user disconnects."""
+    """Run the agent's side of a shell until the shell ends or its user disconnects."""
     typing = joined(_type(terminal, stream))
     showing = joined(_show(terminal, stream))
     try:
-        # Do not stop when the user closes the input, because the user still reads the output.
+        # If the user closes the input, continue, because the user still reads the output.
         await asyncio.wait({typing, showing}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         terminal.close()

@@ -35,8 +35,8 @@ _OPEN_DIRECTORIES = ("", "environments", "layers", "reduction")
 """Directories of the cache that other users may enter. Images must not be included, because they contain
 set-user-ID programs."""
 _PRIVATE_DIRECTORY = "uv"
-"""Directory of downloads. Other users may not enter it: jobs do not need it, and uv's lock files in it are
-writable for all users."""
+"""The cache's directory of downloads. Other users may not enter it, because jobs do not need it and uv's lock
+files in it are writable for all users."""
 
 
 def new_engine(context: EngineContext) -> RemoteEngine:
@@ -67,8 +67,8 @@ def new_engine(context: EngineContext) -> RemoteEngine:
 
 
 def _open_cache(cache: Path) -> None:
-    """Give other users search permission on the cache's `_OPEN_DIRECTORIES`, so that they can open paths that
-    they know. Raises ValueError if the modes cannot be set."""
+    """Give other users search permission on the cache's `_OPEN_DIRECTORIES`. They can then open a path that
+    they know, but cannot list the directories. Raises ValueError if the permissions cannot be set."""
     modes = {**dict.fromkeys(_OPEN_DIRECTORIES, 0o711), _PRIVATE_DIRECTORY: 0o700}
     try:
         for name, mode in modes.items():
@@ -92,7 +92,7 @@ def _document(
     credential: Credential,
     **own: Any,
 ) -> AgentDocument:
-    """Create an agent's document from the common values of all agents and its own values."""
+    """Create an agent's document from the values that all agents share and from the agent's `own` values."""
     return AgentDocument(
         node=node,
         user=user,
@@ -100,21 +100,22 @@ def _document(
         directory=node_directory(settings, look_up(user) if user else None),
         cache=None if settings.shared else str(context.cache),
         release_command=commands.release_command(str(Path(settings.command("scancel")).parent)),
-        # `RemoteOptions.agent` lists the agent's own values.
+        # `own` contains the values that the comment of `RemoteOptions.agent` lists.
         **{**document(), **own},
     )
 
 
 def _command(settings: SlurmSettings, extensions: Extensions) -> Callable[[str], AgentCommand]:
-    """Return a function that returns the command to start an agent on a node. Nodes that share the service's
-    files run this package. Other nodes receive the code, which is read when the first agent starts."""
+    """Return a function that returns the command to start an agent on a node. If nodes share the service's
+    files, the command runs this package. Otherwise the service sends the agents' code, which it reads when
+    the first agent starts."""
 
     def command(node: str) -> AgentCommand:
         if settings.shared:
             if settings.python:
                 return AgentCommand((settings.python, "-m", AGENT))
             return module_command()
-        # Without shared files, all jobs run as the service's own user.
+        # Without shared files, all jobs run as the service's own user, so the directory is the same for all.
         python, directory = settings.python or "python3", node_directory(settings, None)
         made = Bootstrap(AgentCode.collect(extensions.files()), python, directory)
         return AgentCommand(made.argv, made.parcel)

@@ -29,7 +29,7 @@ _STEP_TIMEOUT = 60.0
 _EXIT_TIMEOUT = 0.5
 """Seconds to wait for an agent to exit before its step receives SIGTERM."""
 _WITHDRAW_TIMEOUT = 3.0
-"""Seconds to wait after a signal for salloc to withdraw its request."""
+"""Seconds that salloc has to withdraw its request after it has received a signal."""
 
 
 class Output(Struct, frozen=True):
@@ -54,8 +54,8 @@ class SlurmClient:
         self._settings = settings
         self._on_step_end = on_step_end
         self._environment = commands.environment(os.environ, settings.conf)
-        #: The srun processes of started agents, each with the name of its allocation and the task that waits
-        #: for its end.
+        #: The srun processes of started agents. Each one is stored with the name of its allocation and the
+        #: task that waits for its end.
         self._sruns: dict[Process, tuple[str, asyncio.Task[None]]] = {}
 
     async def close(self) -> None:
@@ -87,10 +87,11 @@ class SlurmClient:
         return output.out
 
     async def query(self, query: Query[T]) -> T:
-        """Run a query and return its result. Raises ClusterUnavailable."""
+        """Run a query and return its result. Raises ClusterUnavailable if the command fails or its output is
+        invalid."""
         answer = await self.run(query.argv)
         try:
-            # Output about thousands of nodes takes long to parse.
+            # Parse in a thread, because output about thousands of nodes takes long to parse.
             return await asyncio.to_thread(query.read, answer)
         except ValueError as e:
             raise ClusterUnavailable(
@@ -99,8 +100,8 @@ class SlurmClient:
             ) from e
 
     async def request(self, command: Sequence[str], user: UnixUser | None = None) -> "Request":
-        """Start a command that waits for Slurm. `user`: the user that runs the command; None = the service's
-        user. Raises ClusterUnavailable."""
+        """Start a command that waits until Slurm grants a request. `user`: the user that runs the command;
+        None = the service's user. Raises ClusterUnavailable if the command cannot be started."""
         return Request(await self._spawn(command, user=user))
 
     async def end_agents(self, name: str, user: int) -> None:
@@ -112,7 +113,7 @@ class SlurmClient:
         if tasks:
             _, unfinished = await asyncio.wait(tasks, timeout=_EXIT_TIMEOUT)
             if unfinished:
-                # Slurm reports an error if the steps have just ended.
+                # If the steps have just ended, Slurm reports an error. Ignore it.
                 with contextlib.suppress(ClusterUnavailable):
                     await self.run(commands.terminate(name, user))
                 await asyncio.wait(unfinished, timeout=_WITHDRAW_TIMEOUT)
@@ -171,7 +172,7 @@ class SlurmClient:
             argv = [self._settings.command(command[0]), *command[1:]]
             if user:
                 argv = user.command(argv, setpriv())
-                # The user may have no access to the service's directory.
+                # The user may not be allowed to enter the service's working directory.
                 environment, directory = user.environment(environment), "/"
             return await asyncio.create_subprocess_exec(
                 *argv,
@@ -195,25 +196,26 @@ class Request:
         self._output = joined(_communicate(process))
 
     async def wait_for_output(self, *tasks: asyncio.Task[object]) -> Output | None:
-        """Wait until salloc or one of the other tasks has finished. Return salloc's output; None = another
-        task finished first."""
+        """Wait until salloc or one of `tasks` has finished. Return salloc's output, or None if another task
+        finished first."""
         await asyncio.wait((self._output, *tasks), return_when=asyncio.FIRST_COMPLETED)
         return self._output.result() if self._output.done() else None
 
     async def detach(self) -> None:
-        """End salloc after Slurm has granted its request, without cancelling the job. salloc first has a
-        moment to exit on its own."""
+        """End the salloc process without cancelling the job, after Slurm has granted the request. salloc
+        first has one second to exit on its own."""
         await asyncio.wait((self._output,), timeout=1.0)
         _kill(self._process)
         await asyncio.wait((self._output,))
 
     async def abandon(self) -> None:
-        """Kill salloc so that its request stays in Slurm's queue."""
+        """Kill the salloc process. Its request remains in Slurm's queue."""
         _kill(self._process)
         await asyncio.wait((self._output,))
 
     async def withdraw(self) -> None:
-        """Let salloc cancel its request and end. Does nothing if salloc has already ended."""
+        """Terminate the salloc process, which then cancels its request. Does nothing if the process has
+        already ended."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         await asyncio.wait((self._output,), timeout=_WITHDRAW_TIMEOUT)
@@ -235,8 +237,8 @@ async def _read_start(stream: asyncio.StreamReader, limit: int) -> bytes:
 
 
 async def _send_input(process: Process, stdin: bytes) -> bool:
-    """Send an agent its input, and return whether the agent confirmed it. Sending starts at once, because
-    Slurm already accepts input before the step exists, and forwards only a kilobyte at a time."""
+    """Send an agent its input. Return whether the agent confirmed that it has read the input. Sending starts
+    at once: Slurm accepts input before the step exists, but forwards only a kilobyte at a time."""
     writing = joined(_write(process, stdin))
     try:
         assert process.stdout
@@ -251,7 +253,7 @@ async def _send_input(process: Process, stdin: bytes) -> bool:
 
 async def _write(process: Process, stdin: bytes) -> None:
     assert process.stdin
-    # If the process has already ended, uvloop raises RuntimeError because the pipe is closed.
+    # If the process has already ended, uvloop raises RuntimeError instead of ConnectionError.
     with contextlib.suppress(ConnectionError, RuntimeError):
         process.stdin.write(stdin)
         await process.stdin.drain()
@@ -259,7 +261,7 @@ async def _write(process: Process, stdin: bytes) -> None:
 
 
 def _kill_second_srun(process: Process) -> None:
-    """Kill the second process of srun. Otherwise it would end the step when the first process dies."""
+    """Kill the second process of srun. If it survived the first process, it would end the step."""
     for children in Path(f"/proc/{process.pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in children.read_text().split():

@@ -51,34 +51,37 @@ from trainshed_cluster.slurm.users import Users, node_directory
 log = logging.getLogger(__name__)
 
 _JOB_ID_MAX_AGE = 1.0
-"""A confirmed job id is valid for this many seconds. A controller takes longer to crash, restart, and assign
-the id to another job."""
+"""Seconds after its last confirmation for which a job id is reliable. Within this time, Slurm's controller
+cannot crash, restart, and assign the id to another job."""
 _PENDING_QUERY_DELAY = 0.5
-"""A request that is pending for this many seconds causes a query."""
+"""Seconds after which a pending request causes a query of its state."""
 _MAX_QUERIES = 3
-"""Maximum number of repeated queries of this service's jobs, until two successive results are equal."""
+"""Maximum number of repeated queries of this service's jobs. Queries are repeated until two successive
+results are equal."""
 _UNSEEN_TIMEOUT = 5.0
-"""A request that no query finds for this many seconds is lost, because the controller crashed."""
+"""Seconds after which a request counts as lost if no query finds it. Slurm's controller has then crashed
+before it saved the request."""
 _STEP_END_DELAY = 1.2
 """Seconds between the end of an agent's srun and the next query. By the time of that query, Slurm has
 recorded the end of the step, and the agent has been disconnected for at least `agents._REPORT_MARGIN`."""
 _SAVE_INTERVAL = 6.0
-"""Seconds until a confirmed change is saved: slurmctld saves its state every 5 s. If it crashes earlier, it
-restores cancelled jobs."""
+"""Seconds until Slurm's controller (slurmctld) has certainly saved a confirmed change: it saves its state
+every 5 s. If it crashes earlier, cancelled jobs reappear."""
 _DURABLE_TIMEOUT = 20.0
-"""Maximum seconds that an ending service waits for slurmctld to save its releases."""
+"""Maximum seconds that the service waits at its end until slurmctld has saved the releases of allocations."""
 _RELEASE_MEMORY_SECONDS = 600.0
-"""After this many seconds, a released allocation cannot reappear."""
+"""Seconds after which a released allocation can no longer reappear."""
 _EXTRA_SECONDS = 2 * MAX_ADOPTION_AGE
-"""Seconds that are added to a job's time limit. They allow for the start, and for later attempts that adopt
-the allocation."""
+"""Seconds that the service adds to a job's time limit. They include the job's start, and later attempts that
+adopt the allocation."""
 _MAX_TIME_LIMIT = 365 * 86400
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""PATH of commands on nodes."""
+"""PATH of the commands that run on nodes."""
 
 
 QUERY_INTERVAL: Final = 8.0
-"""Seconds between two regular queries of the cluster. More frequent ones would burden Slurm's controller."""
+"""Seconds between two regular queries of the cluster. More frequent queries would burden Slurm's controller.
+"""
 
 
 class _KnownJob(Struct, frozen=True):
@@ -109,23 +112,25 @@ class SlurmCluster:
         self._tasks = Crew()
         self._is_detached = False
         self._snapshot: Snapshot | None = None
-        #: Start of the last failed query (monotonic seconds), and the error message. ("" = no query has
-        #: failed since the last success.)
+        #: Start time of the last failed query (monotonic seconds), and its error message. The message is ""
+        #: if no query has failed since the last successful one.
         self._failed: tuple[float, str] = (-math.inf, "")
         self._query_done = asyncio.Condition()
         self._query_requested = asyncio.Event()
         self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
         #: The requested nodes of each allocation for which an `acquire` call is waiting.
         self._awaited: dict[AllocationName, frozenset[str]] = {}
-        #: Allocations that this process has requested. The last query may lack them.
+        #: Allocations that this service process has requested. The result of the last query may not contain
+        #: them yet.
         self._requested: set[AllocationName] = set()
         self._known_jobs: dict[AllocationName, _KnownJob] = {}
-        #: Maximum time limit of jobs in seconds by partition. Partitions without a limit are missing.
+        #: Maximum time limit of jobs in seconds, by partition. Partitions without a maximum are not in the
+        #: dictionary.
         self._limits: dict[str, int] = {}
-        #: The shortest time limit that Slurm has rejected although the partition allows it, by partition,
-        #: account, QOS and user.
+        #: The shortest time limit that Slurm has rejected although the partition's maximum allows it, by
+        #: partition, account, QOS and user.
         self._rejected_limits: dict[tuple[str, ...], int] = {}
-        #: Release times of allocations.
+        #: Times at which allocations were released (monotonic seconds).
         self._released_at: dict[AllocationName, float] = {}
 
     async def start(self) -> None:
@@ -192,7 +197,7 @@ class SlurmCluster:
         finally:
             del self._awaited[name]
         if time.monotonic() - started_at > _PENDING_QUERY_DELAY:
-            # The last report still contains the reason for the wait.
+            # The last report still contains the reason why the request waited, so query again.
             self._query_soon()
         return allocation
 
@@ -226,7 +231,7 @@ class SlurmCluster:
             return None
         last = max(over, key=lambda job: job.id)
         if last.state == "COMPLETING":
-            # Slurm reports the cause only when the last process has ended.
+            # Slurm reports the cause of a job's end only when the job's last process has ended.
             raise ClusterUnavailable(f"{name}: job {last.id} is still ending")
         return cause_of_end(last)
 
@@ -249,7 +254,8 @@ class SlurmCluster:
         try:
             async with asyncio.timeout(_DURABLE_TIMEOUT):
                 if names:
-                    # Find out whether Slurm responds.
+                    # Check whether Slurm responds. If it does not, the releases in `names` cannot succeed
+                    # either.
                     await self._fresh_query()
                 while unsaved := self._unsaved_releases():
                     last = max(self._released_at[name] for name in unsaved)
@@ -272,7 +278,7 @@ class SlurmCluster:
         )
 
     def _unsaved_releases(self) -> list[AllocationName]:
-        """Return released allocations that may reappear if Slurm's controller crashes."""
+        """Return the released allocations that would reappear if Slurm's controller crashed now."""
         snapshot = self._snapshot
         return [
             name
@@ -283,7 +289,7 @@ class SlurmCluster:
         ]
 
     async def _manual_command(self, name: AllocationName) -> tuple[str, ...]:
-        """Return the command that releases an allocation without this service."""
+        """Return the command with which an operator can release an allocation without this service."""
         try:
             user = await self._user(name)
         except ClusterUnavailable:
@@ -292,13 +298,14 @@ class SlurmCluster:
         conf = self._settings.conf
         return (
             *(("env", f"SLURM_CONF={conf}") if conf else ()),
-            # If this process does not find the command, it may still exist in the operator's environment.
+            # If scancel is not in this process's PATH, it may still be in the operator's PATH.
             str(Path(self._settings.commands or "") / scancel),
             *options,
         )
 
     def _handle_step_end(self, name: str) -> None:
-        """Query the cluster soon: the srun of an agent has ended, and possibly its step, too."""
+        """Query the cluster soon, because the srun process of an agent has ended, and the agent's step may
+        have ended, too."""
         if any(name == str(allocation) for allocation in self._known_jobs):
             asyncio.get_running_loop().call_later(_STEP_END_DELAY, self._query_soon)
 
@@ -342,15 +349,16 @@ class SlurmCluster:
         return Gres("gpu", known[wanted], need.accelerators)
 
     async def _obtain(self, name: AllocationName, ask: JobRequest) -> Allocation:
-        """Find or request an allocation. If the account or QOS forbids the time limit, request the allocation
-        without a time limit."""
+        """Return an allocation, which is requested if it does not exist. If the account or QOS rejects the
+        time limit, request the allocation again without a time limit."""
         route_key = (ask.partition, ask.account, ask.qos, ask.user)
         if ask.seconds and ask.seconds >= self._rejected_limits.get(route_key, math.inf):
             ask = replace(ask, seconds=None)
         try:
             return await self._find(name, ask) or await self._request(name, ask)
         except (ClusterRefused, ClusterUnavailable) as failure:
-            # Slurm uses the same message for forbidden time limits and for temporary limits.
+            # Slurm's message is the same for a time limit that is never allowed and for limits that are
+            # reached now.
             may_be_time = isinstance(failure, ClusterRefused) or "time limit" in str(failure)
             if not ask.seconds or not may_be_time:
                 raise
@@ -360,10 +368,10 @@ class SlurmCluster:
         return allocation
 
     async def _find(self, name: AllocationName, ask: JobRequest) -> Allocation | None:
-        """Return the allocation of that name if it exists. If a request from before the service's restart is
-        pending, wait until it is granted. None = neither exists."""
-        # Only this service uses these names. Therefore an allocation does not exist if this process has not
-        # requested it and the last query did not find it.
+        """Return the allocation of that name if it exists. If a service process requested it earlier and the
+        request is pending, wait until Slurm grants it. None = neither an allocation nor a request exists."""
+        # Only this service uses these names. If this process has not requested the allocation and the last
+        # query did not find it, the allocation does not exist.
         if name not in self._requested and self._snapshot and name not in self._snapshot.jobs:
             return None
         snapshot = await self._fresh_query()
@@ -379,7 +387,7 @@ class SlurmCluster:
         started_at, snapshot = time.monotonic(), self._snapshot
         user = await self._users.user_of(name.user)
         request = await self._client.request(commands.allocate(ask), user)
-        # Report the reason soon if the request has to wait.
+        # If Slurm does not grant the request at once, query the reason soon.
         query_timer = asyncio.get_running_loop().call_later(_PENDING_QUERY_DELAY, self._query_soon)
         next_query: asyncio.Task[Snapshot] | None = None
         unseen = 0
@@ -388,16 +396,19 @@ class SlurmCluster:
                 next_query = joined(self._next_snapshot(snapshot))
                 output = await request.wait_for_output(next_query)
                 if output and output.code == 0 and ask.avoid is not None:
-                    # salloc does not print the granted nodes.
+                    # salloc does not print the nodes, so query them.
                     if existing := await self._granted_job(name):
                         return self._record_job(name, existing.id, existing.nodes, ask.gres)
-                    raise ClusterUnavailable(f"{name}: it was granted, but no longer exists")
+                    raise ClusterUnavailable(
+                        f"{name}: Slurm granted the allocation, but it no longer exists"
+                    )
                 if output:
                     return self._parse_grant(name, ask, output)
                 snapshot = next_query.result()
                 job = snapshot.jobs.get(name)
                 if job and job.has_nodes:
-                    # slurmctld usually notifies salloc, too, but not if it crashed in between.
+                    # slurmctld usually notifies salloc of the grant, but not if slurmctld has crashed in the
+                    # meantime.
                     await request.detach()
                     return self._record_job(name, job.id, job.nodes, ask.gres)
                 if job and snapshot.queried_at >= started_at:
@@ -428,7 +439,8 @@ class SlurmCluster:
         raise ClusterUnavailable(f"Slurm cannot grant {_describe(ask)} now: {error_text}")
 
     def _raise_if_hopeless(self, name: AllocationName, job: Job, snapshot: Snapshot) -> None:
-        """Raise ClusterRefused or ClusterUnavailable if a request can never be granted."""
+        """Raise ClusterRefused if Slurm will never grant a pending request, and ClusterUnavailable if a
+        requested node is not up."""
         wanted = self._awaited[name]
         if job.never_starts:
             raise ClusterRefused(
@@ -452,8 +464,8 @@ class SlurmCluster:
         return Allocation(name, str(job), nodes)
 
     async def _confirm_job(self, allocation: Allocation, node: str) -> _KnownJob:
-        """Return an allocation's job. Raises ClusterUnavailable if the job no longer exists or no longer
-        includes the node."""
+        """Return the Slurm job of an allocation. Raises ClusterUnavailable if the job no longer exists or no
+        longer includes the node."""
         known_job = self._known_jobs.get(allocation.name)
         if (
             known_job
@@ -474,27 +486,30 @@ class SlurmCluster:
         return self._known_jobs[allocation.name]
 
     async def _granted_job(self, name: AllocationName, number: str | None = None) -> Job | None:
-        """Return the job of an allocation, or None if no such job has its nodes. Queries only this job, which
-        is cheaper than a full query. `number`: the job's id; None = any job of that name."""
-        jobs = await self._own([await self._user(name)], str(name))
+        """Return the Slurm job of an allocation, or None if the job does not exist or has no nodes. Queries
+        only this job, which is cheaper than a full query. `number`: the job's id; None = any job of that
+        name."""
+        jobs = await self._own_jobs([await self._user(name)], str(name))
         held = (job for job_name, job in jobs if job_name == name and job.has_nodes)
         return next((job for job in held if number in (None, str(job.id))), None)
 
-    async def _own(
+    async def _own_jobs(
         self, users: Iterable[int], name: str | None = None
     ) -> tuple[tuple[AllocationName, Job], ...]:
-        """Query this service's jobs of those users. `name`: name of the jobs; None = all names. Raises
-        ClusterUnavailable."""
+        """Query the Slurm jobs of this service that run as one of `users`. `name`: name of the jobs; None =
+        all names. Raises ClusterUnavailable if Slurm does not respond."""
         jobs = await self._client.query(list_jobs(users, name))
         return own_jobs(jobs, self._service, self._users.name_of)
 
     async def _try_to_cancel(self, name: AllocationName) -> None:
-        """Cancel an allocation's jobs. If Slurm does not respond, `SlotAllocator` releases them later."""
+        """Cancel the Slurm jobs of an allocation. Ignores failures, because `SlotAllocator` releases the
+        allocation later."""
         with contextlib.suppress(ClusterUnavailable):
             await self._client.run(commands.cancel(str(name), await self._user(name)))
 
     async def _user(self, name: AllocationName) -> int:
-        """Return the id of the allocation's user. Raises ClusterUnavailable."""
+        """Return the numeric id of the user of an allocation. Raises ClusterUnavailable if that user does not
+        exist."""
         try:
             user = await self._users.user_of(name.user)
         except ClusterRefused as e:
@@ -507,8 +522,8 @@ class SlurmCluster:
         self._query_requested.set()
 
     async def _fresh_query(self) -> Snapshot:
-        """Return the result of a query that starts after this call. Concurrent callers share it. Raises
-        ClusterUnavailable."""
+        """Return the result of a query that starts after this call. Concurrent callers share one query.
+        Raises ClusterUnavailable if the query fails."""
         now = time.monotonic()
         self._query_soon()
         async with self._query_done:
@@ -520,7 +535,7 @@ class SlurmCluster:
             return self._snapshot
 
     async def _next_snapshot(self, last: Snapshot | None) -> Snapshot:
-        """Wait for the next successful query after `last`."""
+        """Wait for a successful query, and return its result. `last`: the result that the caller has."""
         async with self._query_done:
             while (snapshot := self._snapshot) is None or snapshot is last:
                 await self._query_done.wait()
@@ -545,13 +560,14 @@ class SlurmCluster:
     async def _query_now(self) -> None:
         started_at = time.monotonic()
         query, users = self._client.query, self._users.uids
-        mine = await self._own(users)
+        mine = await self._own_jobs(users)
         nodes = await query(list_nodes(self._routes.partitions))
         if mine or self._awaited or self._known_jobs:
-            # If the same jobs have nodes before and after the query of the nodes, they also had them during
-            # that query. Otherwise a job that started in between could be counted twice or not at all.
+            # Check that the same jobs had nodes before and after the query of the nodes. If so, they also had
+            # these nodes during the query. Otherwise a job that started in between could be counted twice or
+            # not at all.
             for _ in range(_MAX_QUERIES):
-                earlier, mine = mine, await self._own(users)
+                earlier, mine = mine, await self._own_jobs(users)
                 if _granted_ids(earlier) == _granted_ids(mine):
                     break
                 nodes = await query(list_nodes(self._routes.partitions))
@@ -584,7 +600,7 @@ class SlurmCluster:
         await self._clean_up(snapshot)
 
     async def _clean_up(self, snapshot: Snapshot) -> None:
-        """Cancel duplicate jobs, and drop the records of old releases."""
+        """Cancel duplicate jobs of an allocation, and drop the records of old releases."""
         now = time.monotonic()
         for name, when in tuple(self._released_at.items()):
             if name not in snapshot.jobs and now - when > _RELEASE_MEMORY_SECONDS:

@@ -13,7 +13,8 @@ _MIB = 1 << 20
 
 _HERE = Path(__file__).parent
 _NEVER_GRANTED: Sequence[str] = tuple((_HERE / "never_granted.txt").read_text("utf-8").splitlines())
-"""Parts of salloc's error messages that show that a request can never be granted."""
+"""Parts of salloc's error messages. If a message contains one of these, Slurm will never grant the request.
+"""
 
 _ERROR_PREFIX = re.compile(
     r"^(?:/\S*/)?(?:salloc|srun|squeue|sinfo|scancel|slurmstepd(?:-\S+)?): (?:error: |fatal: )?"
@@ -21,9 +22,10 @@ _ERROR_PREFIX = re.compile(
 
 
 class JobRequest(Struct, frozen=True):
-    """The requested resources of a Slurm job. Processors, memory and gres are per node."""
+    """The requested resources of a Slurm job. The processors, memory and GRES (generic resources) are per
+    node."""
 
-    #: The Slurm job's name, which identifies the job.
+    #: Name of the Slurm job. It is the allocation's name.
     name: str
     nodes: tuple[str, ...]
     cpus: int
@@ -36,16 +38,16 @@ class JobRequest(Struct, frozen=True):
     qos: str = ""
     constraint: str = ""
     extra: tuple[str, ...] = ()
-    #: Time limit of the job in seconds; None = the site's default.
+    #: Time limit of the job in seconds; None = the default of the site.
     seconds: int | None = None
-    #: Nodes to avoid. Slurm then chooses other nodes, as many as `nodes` contains. None = Slurm must allocate
-    #: exactly `nodes`.
+    #: Nodes that Slurm must not allocate. Slurm then chooses as many other nodes as `nodes` contains. None =
+    #: Slurm must allocate exactly `nodes`.
     avoid: tuple[str, ...] | None = None
 
 
 def allocate(ask: JobRequest) -> list[str]:
-    """Return the command line of salloc. Slurm grants either all nodes or none. The job survives the loss of
-    a node."""
+    """Return the command line of salloc for a request. Slurm grants either all of its nodes or none. The job
+    continues after the loss of a node."""
     options = {
         "job-name": ask.name,
         "comment": ask.name,
@@ -61,7 +63,7 @@ def allocate(ask: JobRequest) -> list[str]:
         "account": ask.account,
         "qos": ask.qos,
         "constraint": ask.constraint,
-        # The unit is minutes.
+        # The unit of salloc's time limits is minutes.
         "time": str(-(-ask.seconds // 60)) if ask.seconds else "",
     }
     return ["salloc", "--no-shell", "--no-kill", *_option_list(options), *ask.extra]
@@ -80,8 +82,8 @@ def run_agent(
     errors: str,
     gres: Gres | None,
 ) -> list[str]:
-    """Return the command line of srun that runs `argv` as a step on one node of a job, with all of the job's
-    resources there. `errors`: absolute path of a file on the node."""
+    """Return the command line of srun that runs `argv` on one node of a job, as a step with all of the job's
+    resources there. `errors`: absolute path of the file on the node that receives the step's error output."""
     options = [
         f"--jobid={job}",
         "--overlap",
@@ -105,26 +107,28 @@ _RELEASE_SCRIPT = (_HERE / "release.sh").read_text("utf-8")
 
 
 def release_command(commands: str) -> tuple[str, ...]:
-    """Return the command that an agent executes to release its allocation as soon as no other agent of the
-    allocation runs. `commands`: a directory on nodes with Slurm's commands, in addition to the PATH."""
+    """Return the command that an agent executes to release its allocation. The command first waits until no
+    other agent of the allocation runs. `commands`: directory on the nodes that contains Slurm's commands,
+    which is searched in addition to the PATH."""
     return ("/bin/sh", "-c", _RELEASE_SCRIPT, "trainshed-give-back", commands)
 
 
 def cancel(name: str, user: int, job: int | None = None) -> list[str]:
-    """Return the command line of scancel for all jobs of that name, or only for `job` if it still has that
-    name. The name is checked because Slurm reuses ids after a crash."""
+    """Return the command line of scancel for all jobs of a user with the given name. `job`: cancel only the
+    job with this id. The name is required even then, because after a crash Slurm reuses ids for other jobs.
+    """
     number = [] if job is None else [str(job)]
     return ["scancel", "--quiet", f"--name={name}", f"--user={user}", *number]
 
 
 def terminate(name: str, user: int) -> list[str]:
-    """Return the command line of scancel that sends SIGTERM to the steps of a job. The job itself
-    continues."""
+    """Return the command line of scancel that sends SIGTERM to the steps of a job. The job itself keeps its
+    nodes."""
     return ["scancel", "--quiet", "--signal=TERM", f"--name={name}", f"--user={user}"]
 
 
 def try_job(partition: str, account: str, qos: str) -> list[str]:
-    """Return the command line of srun that tests whether Slurm would accept such a job. No job starts."""
+    """Return the command line of srun that tests whether Slurm would accept a job. It starts no job."""
     options = _option_list({"partition": partition, "account": account, "qos": qos})
     return ["srun", "--test-only", "--nodes=1", "--ntasks=1", "--chdir=/", *options, "/bin/true"]
 
@@ -135,19 +139,19 @@ def show_default_account(user: str) -> list[str]:
 
 
 def environment(ambient: Mapping[str, str], conf: str | None = None) -> dict[str, str]:
-    """Return the environment of Slurm's commands: `ambient` without Slurm's own variables. These exist if the
-    service runs in a Slurm job, or if its user has set defaults. `conf`: path of Slurm's configuration; None
-    = the default one."""
+    """Return the environment variables for Slurm's commands: `ambient` without Slurm's own variables. Such
+    variables exist if the service runs in a Slurm job, or if its user has set defaults. `conf`: path of
+    Slurm's configuration file; None = the default path."""
     prefixes = ("SLURM_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SBATCH_")
     variables = {key: value for key, value in ambient.items() if not key.startswith(prefixes)}
     if conf := conf or ambient.get("SLURM_CONF"):
         variables["SLURM_CONF"] = conf
-    # SLURM_TIME_FORMAT: print times as seconds since the epoch.
+    # With SLURM_TIME_FORMAT=%s, the commands print times as seconds since the epoch.
     return {**variables, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 
 def is_permanent_error(error_text: str) -> bool:
-    """Return whether salloc's error is permanent."""
+    """Return whether Slurm will never grant a request, according to the error output of salloc."""
     lower = error_text.lower()
     return any(words in lower for words in _NEVER_GRANTED)
 
@@ -162,7 +166,7 @@ def granted_job_id(text: str) -> int:
 
 
 def error_text(text: str) -> str:
-    """Return a command's error output as one line, without the command's name."""
+    """Return the error output of a command as one line, without the command's name."""
     lines = [_ERROR_PREFIX.sub("", line) for line in text.splitlines()]
     return "; ".join(dict.fromkeys(line.strip() for line in lines if line.strip()))[:500]
 

@@ -68,7 +68,7 @@ def _examine(settings: SlurmSettings, cache: Path | None) -> Iterator[Finding]:
 
 async def _cluster(settings: SlurmSettings) -> tuple[list[Finding], dict[str, Partition]]:
     """Check the controller, the partitions and the nodes. Returns the findings, and the partitions by name.
-    If jobs cannot be checked, no partitions are returned."""
+    The partitions are empty if the checks of jobs would be useless."""
     client, routes = SlurmClient(settings), Routes(settings)
     try:
         partitions = parse_partitions(await client.run(SHOW_PARTITIONS))
@@ -159,25 +159,25 @@ async def _jobs(
 async def _default_account(
     client: SlurmClient, partitions: Mapping[str, Partition], user: UnixUser | None
 ) -> str:
-    """Return the account that Slurm charges for a user's jobs if they specify no account. "" = no such
-    account exists, or no partition restricts accounts."""
+    """Return the account that Slurm charges for a user's jobs if the jobs specify no account. "" = the user
+    has no such account, or no partition restricts accounts."""
     if all(entry.accounts is None and not entry.denied_accounts for entry in partitions.values()):
         return ""
     name = user.name if user else pwd.getpwuid(os.geteuid()).pw_name
     try:
         return (await client.run(commands.show_default_account(name))).strip()
     except ClusterUnavailable:
-        return ""  # The cluster does not use accounting.
+        return ""  # sacctmgr failed, because the cluster does not use accounting.
 
 
 class _RequiredPath(Struct, frozen=True):
     """A file or directory that a user's programs need."""
 
     path: Path
-    #: A shell command, without the path as its last argument. Its exit status shows whether the user has
-    #: access.
+    #: Shell command that checks the user's access. The path is appended as the last argument. The exit status
+    #: is 0 if the user has access.
     test: str
-    #: What programs do with the path: a verb for messages.
+    #: Verb for messages: what programs do with the path, such as "enter".
     what: str
 
 
@@ -185,12 +185,13 @@ def _required_paths(cache: Path | None) -> Iterator[_RequiredPath]:
     yield _RequiredPath(Path(sys.executable), "test -x", "run")
     yield _RequiredPath(Path(trainshed.__file__), "test -r", "read")
     if cache and cache.parent.exists():
-        # The service itself makes the cache accessible, but not the parent directory.
+        # The service makes the cache itself accessible to other users, but not the cache's parent directory.
         yield _RequiredPath(cache.parent, "test -x", "enter")
 
 
 def on_nodes(config: Mapping[str, str], *, has_gpus: bool) -> Iterator[Finding]:
-    """Yield the findings about isolation on nodes. `config`: result of `queries.parse_config`. Pure."""
+    """Yield the findings about the isolation of programs on nodes. `config`: result of
+    `queries.parse_config`. Pure."""
     by_tasks = "task/cgroup" in config.get("taskplugin", "")
     is_held = by_tasks and config.get("constrainramspace") == "yes"
     yield _finding("memory" if is_held else "memory_not_held")

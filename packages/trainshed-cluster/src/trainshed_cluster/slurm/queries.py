@@ -25,12 +25,12 @@ _MIB = 1 << 20
 
 T = TypeVar("T")
 Rows = Iterable[Mapping[str, str]]
-"""Values by field names."""
+"""Rows of a command's output. Each row maps names of fields to values."""
 
 
 class Query(Struct, Generic[T], frozen=True):
-    """A command that prints rows of fields, each followed by a separator. The separator is random for each
-    query: users can put any text into the names of their jobs, but they cannot guess the separator."""
+    """A Slurm command that prints rows of fields, each followed by a separator. The separator is random for
+    each query. Users can put any text into the names of their jobs, but they cannot guess the separator."""
 
     command: tuple[str, ...]
     fields: tuple[str, ...]
@@ -43,7 +43,7 @@ class Query(Struct, Generic[T], frozen=True):
         return [*self.command, "-O", ",".join(f"{name}:{self.separator}" for name in self.fields)]
 
     def read(self, answer: str) -> T:
-        """Parse the output of the command. Raises ValueError if it is invalid."""
+        """Parse the output of the command. Raises ValueError if the output is invalid."""
         return self.parse(self._rows(answer))
 
     def _rows(self, answer: str) -> Iterator[Mapping[str, str]]:
@@ -133,8 +133,8 @@ def _steps(rows: Rows) -> tuple[Step, ...]:
 
 
 def list_nodes(partitions: str | None) -> Query[tuple[NodeLine, ...]]:
-    """Return the query of nodes. The result contains each node once. `partitions`: names separated by commas;
-    None = all partitions."""
+    """Return the query of nodes, whose result contains each node once. `partitions`: names of partitions,
+    separated by commas; None = all partitions."""
     where = [f"--partition={partitions}"] if partitions else []
     return Query(("sinfo", "--Node", "--noheader", *where), _NODE_FIELDS, _nodes)
 
@@ -189,7 +189,7 @@ SHOW_CONFIG = ("scontrol", "show", "config")
 
 
 def parse_config(answer: str) -> dict[str, str]:
-    """Parse a cluster's configuration, by its option names in lower case."""
+    """Parse the configuration of a cluster, and return the values by option name in lower case."""
     pairs = (line.partition("=") for line in answer.splitlines())
     return {name.strip().lower(): value.strip() for name, sign, value in pairs if sign}
 
@@ -210,8 +210,8 @@ class Partition(Struct, frozen=True):
     denied_qos: frozenset[str]
 
     def rejects(self, name: str, account: str, qos: str) -> str | None:
-        """Return the reason why jobs do not start in this partition; None = they start. `account`: "" = no
-        account. `qos`: "" = the default QOS, which is not checked."""
+        """Return the reason why a partition does not start jobs, or None if it starts them. `account`: the
+        jobs' account; "" = no account. `qos`: the jobs' QOS; "" = the default QOS, which is not checked."""
         if self.state != "UP":
             return f"partition {name} is {self.state}"
         if not _is_admitted(account, self.accounts, self.denied_accounts):
@@ -233,7 +233,8 @@ def _is_admitted(name: str, admitted: frozenset[str] | None, denied: frozenset[s
 
 
 def parse_partitions(answer: str) -> dict[str, Partition]:
-    """Parse the partitions of a cluster, by name. "" is the default partition."""
+    """Parse the partitions of a cluster, and return them by name. The name "" also refers to the default
+    partition."""
     partitions: dict[str, Partition] = {}
     for line in answer.splitlines():
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
@@ -252,13 +253,13 @@ def parse_partitions(answer: str) -> dict[str, Partition]:
 
 
 def _parse_names(names: str) -> frozenset[str] | None:
-    """Parse a list of names; None = all."""
+    """Parse a list of names; None = all names."""
     return None if names == _ANY else frozenset(names.lower().split(",")) - {"", "(null)"}
 
 
 def list_limits() -> Query[dict[str, int]]:
-    """Return the query of the maximum time limit of jobs in seconds, by partition. "" is the default
-    partition. Partitions without a limit are missing."""
+    """Return the query of the maximum time limit of jobs in seconds, by partition. The default partition also
+    has the name "". Partitions without a maximum are not in the result."""
     return Query(("sinfo", "--noheader"), ("Time", "Partition"), _limits)
 
 
@@ -280,6 +281,6 @@ def _of_users(users: Iterable[int]) -> str:
 
 
 def _count(text: str) -> int:
-    """Parse "12", or "12-16" if the upper limit is not known yet."""
+    """Parse "12", or the lower limit of "12-16", which Slurm prints if the upper limit is not known yet."""
     match = re.match(r"\d{1,15}", text)
     return int(match[0]) if match else 0

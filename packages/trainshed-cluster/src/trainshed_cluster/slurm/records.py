@@ -24,13 +24,14 @@ _HOPELESS_REASONS = frozenset(
         "QOSNotAllowed",
     }
 )
-"""Reasons that waiting does not resolve. `Job.never_starts` also includes all limits for a single job."""
+"""Slurm's reasons for a pending job that will never start. `Job.never_starts` also includes all reasons that
+refer to a limit for a single job."""
 _HOPELESS_DESCRIPTIONS = (
     "not in group permitted",
     "can't use this partition",
     "not permitted to use",
 )
-"""Parts of descriptions that Slurm reports instead of such reasons."""
+"""For some of these reasons, Slurm reports a description instead. These are parts of such descriptions."""
 _DEAD = frozenset({"down", "error", "future", "unknown"})
 _UNREACHABLE = frozenset({"not_responding", "reboot_issued", "invalid_reg", "inval"})
 _LEAVING = frozenset({"drain", "draining", "drained", "fail", "failing", "blocked"})
@@ -51,7 +52,7 @@ class Gres(Struct, frozen=True):
 
 
 class Job(Struct, frozen=True):
-    """A job of the queue."""
+    """A job in Slurm's queue."""
 
     id: int
     name: str
@@ -64,11 +65,11 @@ class Job(Struct, frozen=True):
     gres: tuple[Gres, ...]
     #: Names of the job's nodes; () before it starts.
     nodes: tuple[str, ...]
-    #: Time of the expected or actual start in seconds since the epoch; None = unknown.
+    #: Expected start time of a pending job, or actual start time, in seconds since the epoch; None = unknown.
     starts: int | None
     #: Id of the job's user.
     user: int
-    #: Why the job waits: Slurm's name of the reason, or a description.
+    #: Why the job waits: Slurm's name of the reason, or a description in words.
     reason: str
 
     @property
@@ -78,7 +79,7 @@ class Job(Struct, frozen=True):
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether the job's processes are suspended."""
+        """Return whether Slurm has suspended the job's processes."""
         return self.state in _STOPPED
 
     @property
@@ -98,10 +99,10 @@ class Job(Struct, frozen=True):
 
 
 class Pending(Struct, frozen=True):
-    """A waiting job of any user, with the values that decide its position in the queue."""
+    """A pending job of any user, with the values that decide its position in the queue."""
 
     id: int
-    #: Higher values start sooner.
+    #: Jobs with a higher priority start sooner.
     priority: int
     partitions: tuple[str, ...]
 
@@ -115,10 +116,10 @@ class Step(Struct, frozen=True):
 
 
 class NodeLine(Struct, frozen=True):
-    """A node as reported by Slurm."""
+    """A node, as reported by Slurm."""
 
     name: str
-    #: The base state, followed by flags such as "drain".
+    #: The base state, followed by flags. Example: ("idle", "drain").
     states: tuple[str, ...]
     cpus: int
     cpus_allocated: int
@@ -150,8 +151,9 @@ def parse_states(text: str) -> tuple[str, ...]:
 
 
 def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState, str | None]:
-    """Return a node's state, and the reason why it is not UP. `reservation`: the engine requests jobs inside
-    a reservation. Nodes that Slurm has powered down are UP, because Slurm powers them up for a job."""
+    """Return a node's state, and the reason why the node is not UP. `reservation`: whether the engine
+    requests jobs inside a reservation. Nodes that Slurm has powered down to save energy are UP, because Slurm
+    powers them up for a job."""
     base, flags = line.states[0] if line.states else "unknown", frozenset(line.states)
     why = line.reason or " and ".join(line.states)
     if base in _DEAD:
@@ -169,20 +171,22 @@ def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState,
 
 
 def is_awaited(line: NodeLine) -> bool:
-    """Return whether the node does not respond but Slurm has not marked it as down. The node's slurmd may be
-    busy or restarting. It may also have failed, but Slurm detects that only after `SlurmdTimeout`."""
+    """Return whether the node does not respond but Slurm has not marked it as down yet. The node's slurmd may
+    be busy or restarting, so programs may still run there. Slurm marks a failed node as down only after
+    `SlurmdTimeout`."""
     return bool(line.states) and line.states[0] not in _DEAD and "not_responding" in line.states
 
 
 def parse_memory(text: str) -> int:
-    """Parse an amount of memory in bytes: "500M", "4G", "1.5G", "2000" (MiB), "0"; "" and "N/A" are 0."""
+    """Parse an amount of memory in bytes. Examples: "500M", "4G", "1.5G", "2000" (MiB). "0", "" and "N/A" are
+    0."""
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)[BCNcn]?", text.strip())
     return int(float(match[1]) * _UNITS[match[2] or "M"]) if match else 0
 
 
 def parse_gres(text: str) -> tuple[Gres, ...]:
-    """Parse "gpu:a100:4(S:0-1),gpu:2", or the format of jobs: "gres:gpu:t4:1", "gres/gpu:t4=1", "(null)",
-    "N/A"."""
+    """Parse a list of generic resources. Examples: "gpu:a100:4(S:0-1),gpu:2" for nodes; "gres:gpu:t4:1",
+    "gres/gpu:t4=1", "(null)" and "N/A" for jobs."""
     devices: list[Gres] = []
     for part in re.sub(r"\([^()]*\)", "", text).split(","):
         words = re.split("[:=]", part.strip().removeprefix("gres:").removeprefix("gres/"))
@@ -196,8 +200,8 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:
-    """Expand "node[1-2,07],login" to names. Raises ValueError for unbalanced brackets or more than 65,536
-    names."""
+    """Expand a list of nodes, such as "node[1-2,07],login", to names. Raises ValueError for unbalanced
+    brackets or more than 65,536 names."""
     if text in ("", "(null)", "None assigned"):
         return ()
     names: list[str] = []

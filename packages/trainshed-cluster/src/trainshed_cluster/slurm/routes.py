@@ -1,5 +1,5 @@
-"""Maps machine types to options of Slurm jobs (partition, account, QOS, features, GRES), and to the nodes
-that these options select. Pure."""
+"""Maps machine types to options of Slurm jobs, such as the partition, account, features and generic resources
+(GRES). Also maps them to the nodes that these options select. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -31,8 +31,8 @@ class SlurmRoute(Struct, frozen=True):
         return any(argument.startswith("--reservation=") for argument in self.extra)
 
     def leads_to(self, line: NodeLine, *, has_default: bool) -> bool:
-        """Return whether the route's jobs may use that node. `has_default`: the cluster has a default
-        partition."""
+        """Return whether jobs with this route's options may use a node. `has_default`: whether the cluster
+        has a default partition."""
         if self.partition:
             if line.partitions.isdisjoint(self.partition.split(",")):
                 return False
@@ -46,18 +46,18 @@ class SlurmRoute(Struct, frozen=True):
 
 
 class Routes:
-    """The routes of a cluster. The first route that matches a machine type applies. The last one matches
-    every type."""
+    """The routes of a cluster: the options of Slurm jobs by machine type. The first route that matches a
+    machine type applies. The last route matches every type."""
 
     def __init__(self, settings: SlurmSettings) -> None:
         plain = MachineRoute()
         self._all = tuple(_resolve(route, settings) for route in (*settings.machines, plain))
         self._routes = tuple(route.route for route in self._all)
-        #: The distinct destinations of jobs: partition, account and QOS.
+        #: The distinct combinations of partition, account and QOS to which the routes send jobs.
         self.destinations = tuple(
             dict.fromkeys((route.partition, route.account, route.qos) for route in self._all)
         )
-        #: Public type of each GRES (name, type).
+        #: Public accelerator type of each GRES, by the GRES's name and type.
         self.public = {("gpu", kind): name for name, kind in settings.accelerators.items()}
         for route in self._all:
             if route.gres:
@@ -90,13 +90,14 @@ class Routes:
         )
 
     def enters_reservation(self, accepts: Acceptance) -> bool:
-        """Return whether a route to a node uses a reservation."""
+        """Return whether at least one of the routes that select a node uses a reservation. `accepts`: the
+        routes that select the node."""
         return any(self._all[at].in_reservation for at in accepts.open)
 
 
 def has_features(constraint: str, features: Iterable[str]) -> bool:
-    """Return whether a node with those features satisfies a constraint. Only features joined by & or | are
-    evaluated. Any other constraint is accepted, and Slurm decides."""
+    """Return whether a node with the given features satisfies a constraint. Only features joined by & or |
+    are evaluated. Any other constraint counts as satisfied, so that Slurm decides."""
     there = set(features)
     for sign, together in (("&", all), ("|", any)):
         if re.fullmatch(rf"{_FEATURE}(?:{re.escape(sign)}{_FEATURE})*", constraint):
@@ -105,7 +106,8 @@ def has_features(constraint: str, features: Iterable[str]) -> bool:
 
 
 def _resolve(machine: MachineRoute, settings: SlurmSettings) -> SlurmRoute:
-    """Return the route of a table. Values that the table does not set come from the plain settings."""
+    """Return the route for one table of `machines`. The plain settings provide the values that the table does
+    not set."""
     partition = settings.partition if machine.partition is None else machine.partition
     constraint = settings.constraint if machine.constraint is None else machine.constraint
     name, _, kind = (machine.gres or "").partition(":")

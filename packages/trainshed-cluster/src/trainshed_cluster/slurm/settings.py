@@ -19,7 +19,8 @@ from trainshed_cluster.remote.options import (
 
 
 def _text(pattern: str, what: str) -> msgspec.Meta:
-    """Constrain a text to a pattern. `what`: description of valid texts, for messages."""
+    """Return the constraint that a text matches a pattern. `what`: description of valid texts, for error
+    messages."""
     return msgspec.Meta(pattern=pattern, description=what)
 
 
@@ -50,7 +51,8 @@ _RESERVED_OPTIONS = (
     *("no-shell", "no-kill", "ntasks", "mem-per-cpu", "exclusive", "chdir", "uid", "gid", "user"),
     *("immediate", "begin", "dependency"),
 )
-"""Options of salloc that the engine sets itself, or that would break its guarantees."""
+"""Options of salloc that users cannot set. The engine sets them itself, or they would break its guarantees.
+"""
 
 _Constraint = Annotated[
     str,
@@ -75,15 +77,15 @@ _Accounts = dict[_Project, _Account]
 
 
 class MachineRoute(MachineSelector, frozen=True, forbid_unknown_fields=True):
-    """An entry of `[[engines.slurm.machines]]`: the options of jobs of some machine types. None = the value
-    in the plain settings."""
+    """An entry of `[[engines.slurm.machines]]`: the options of jobs for some machine types. None = the value
+    in `[engines.slurm]`."""
 
     partition: _Word | None = None
     account: _Word | None = None
     qos: _Word | None = None
     constraint: _Constraint | None = None
-    #: NAME or NAME:TYPE of the GRES for its accelerator type; None = `gpu` with the type in `accelerators` of
-    #: `[engines.slurm]`.
+    #: NAME or NAME:TYPE of the generic resource (GRES) for the accelerator type of these machines; None = the
+    #: GRES `gpu` with the type in `[engines.slurm.accelerators]`.
     gres: _Gres | None = None
     extra: _Arguments | None = None
 
@@ -107,19 +109,20 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     constraint: _Constraint = ""
     #: Further arguments of salloc, each of the form --NAME or --NAME=VALUE.
     extra: _Arguments = []
-    #: Slurm's gpu type for each public accelerator type; "" = GPUs without a type.
+    #: Slurm's type of the GRES `gpu` for each public accelerator type; "" = GPUs without a type.
     accelerators: dict[str, _Word] = {}
     #: Different options for some machine types; the first match applies.
     machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] = []
-    #: Directory on the nodes' own disks for agents and programs; None = /tmp/trainshed-UID. {user} and {uid}
-    #: are replaced with the name and the id of the jobs' user.
+    #: Directory on the nodes' own disks for the files of agents and programs; None = /tmp/trainshed-UID. The
+    #: service replaces {user} and {uid} with the name and the id of the jobs' user.
     directory: _Directory | None = None
-    #: Interpreter on nodes that has this package; None = the path of the service's own interpreter.
+    #: Path of a Python interpreter on nodes that can import this package; None = the path of the service's
+    #: own interpreter.
     python: _Directory | None = None
-    #: Nodes share the service's data directory and have it at the same path.
+    #: Whether nodes share the service's data directory, at the same path.
     shared: bool = False
-    #: Seconds without contact to the service after which an agent ends its programs, which then count as
-    #: lost. A change applies only to new attempts.
+    #: Seconds without contact to the service after which an agent ends its programs. The service then counts
+    #: the programs as lost. A change applies only to new attempts.
     lease: Annotated[float, msgspec.Meta(ge=MIN_LEASE, le=86400)] = 180.0
     #: Seconds to keep the nodes of a finished attempt for another attempt with the same needs, for example a
     #: retry or the next job. Values below 2 count as 2.
@@ -134,7 +137,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def any_account(self) -> str:
-        """Return the account of projects without an entry in `accounts`; "" = Slurm's default account."""
+        """Return the account of projects that have no entry in `accounts`; "" = Slurm's default account."""
         return self.accounts.get("*", "")
 
     def require_commands(self) -> None:
@@ -143,7 +146,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             self.command(name)
 
     def command(self, name: str) -> str:
-        """Return the path of one of Slurm's commands. Raises FileNotFoundError."""
+        """Return the path of a command of Slurm. Raises FileNotFoundError if the command does not exist."""
         path = shutil.which(name, path=self.commands)
         if not path:
             where = self.commands or f"the PATH ({os.environ.get('PATH', os.defpath)})"
@@ -169,7 +172,7 @@ def _wrong(settings: SlurmSettings) -> list[str]:
 
 
 def _wrong_users(settings: SlurmSettings) -> list[str]:
-    """Return the errors in `users` and `directory`."""
+    """Return the error messages about the settings `users` and `directory`."""
     wrong: list[str] = []
     fields = re.findall(r"\{[^{}]{0,100}\}?", settings.directory or "")
     strange = sorted({*fields} - {"{user}", "{uid}"})

@@ -1,8 +1,8 @@
-"""Compiles the result of one query of the cluster. Describes why Slurm delays a job and how it ended, in
+"""Compiles the results of one query of the cluster. Explains why Slurm delays a job, or how the job ended, in
 plain words and with Slurm's own term. Pure.
 
-Slurm has well over a hundred reasons. The most frequent ones have a description in `snapshot.toml`. Other
-reasons are shown by name only.
+Slurm has well over a hundred reasons. `snapshot.toml` contains a description of the most frequent ones. For
+other reasons, users see only Slurm's name.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -40,12 +40,12 @@ from trainshed_cluster.slurm.records import (
 from trainshed_cluster.slurm.routes import Routes
 
 MAX_ADOPTION_AGE = 43200
-"""Age in seconds after which no further attempt adopts an allocation."""
+"""Age of an allocation in seconds after which no further attempt may adopt it."""
 MAX_ESTIMATE: Final = 30 * 86400
-"""Maximum time in seconds until an expected start. Later estimates are meaningless: Slurm assumes that a job
-without a time limit runs for a year."""
+"""Maximum seconds until an expected start that is reported. Later estimates are meaningless, because Slurm
+assumes that a job without a time limit runs for a year."""
 _UNEXAMINED = frozenset({"", "None", "N/A"})
-"""Slurm's reasons for a job that its scheduler has not examined yet."""
+"""Slurm's reasons for a job that Slurm's scheduler has not examined yet."""
 
 
 class _Reasons(Struct):
@@ -57,7 +57,7 @@ _REASONS = toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_R
 
 
 def reason_in_words(reason: str) -> str | None:
-    """Describe a reason of squeue; None = Slurm has not set a reason yet."""
+    """Return a description of a reason that squeue prints; None = Slurm has not set a reason yet."""
     if reason in _UNEXAMINED:
         return None
     if reason in _REASONS.waits:
@@ -75,7 +75,7 @@ def reason_in_words(reason: str) -> str | None:
 
 
 def cause_of_end(job: Job) -> AllocationEnd | None:
-    """Return the cause of an allocation's end; None = the job's state does not show the cause."""
+    """Return why an allocation's job ended; None = the job's state does not show the cause."""
     known = _REASONS.ends.get(job.state)
     return AllocationEnd(known[0], f"{known[1]} ({job.state})") if known else None
 
@@ -98,8 +98,8 @@ def delay_of(job: Job, before: int | None, now: float) -> Delay | None:
 
 
 def count_before(job: Job, pending: Iterable[Pending]) -> int | None:
-    """Return the number of jobs before this one in its partitions. Slurm considers higher priorities first,
-    then older jobs. None = the job is not among `pending`."""
+    """Return the number of jobs that are before this one in its partitions. Slurm starts jobs with a higher
+    priority first, then older jobs. None = the job is not in `pending`."""
     own = next((other for other in pending if other.id == job.id), None)
     if own is None:
         return None
@@ -116,25 +116,25 @@ class Snapshot(Struct, frozen=True):
 
     #: This service's jobs that have not ended.
     jobs: Mapping[AllocationName, Job]
-    #: Further jobs with the same names. They come from requests that were repeated because the first response
-    #: was lost.
+    #: Further jobs with the name of an allocation that already has a job. They exist if the service repeated
+    #: a request because it received no response.
     duplicates: tuple[tuple[AllocationName, Job], ...]
     report: ClusterReport
 
     @property
     def queried_at(self) -> float:
-        """Start of the query in seconds of the monotonic clock."""
+        """Start time of the query in monotonic seconds."""
         return self.report.queried_at
 
 
 def own_jobs(
     jobs: Iterable[Job], service: str, name_of: Callable[[int], str | None]
 ) -> tuple[tuple[AllocationName, Job], ...]:
-    """Return this service's jobs that wait or have nodes. `name_of`: maps a user id to the user name in
-    allocation names, or to None if the user has no jobs of this service."""
+    """Return the jobs of this service that wait or have nodes. `name_of`: returns the user's name in
+    allocation names for a user id, or None if that user has no jobs of this service."""
     own: list[tuple[AllocationName, Job]] = []
     for job in jobs:
-        # Any user may give a job such a name, so the job's user must match, too.
+        # Other users may give their jobs such a name, so the job's user must also match.
         name, user = _name(job.name, service), name_of(job.user)
         if name and user is not None and (job.has_nodes or job.is_pending):
             own.append((replace(name, user=user), job))
@@ -158,7 +158,8 @@ def compile_snapshot(
         now: Seconds since the epoch.
         jobs: This service's jobs.
         pending: All waiting jobs of the cluster; () = they were not queried.
-        known: Job ids of known allocations. If two jobs have the same name, the known one is used.
+        known: Job ids of known allocations. If several jobs have the name of an allocation, the job with the
+            known id is used.
     """
     first: dict[AllocationName, Job] = {}
     duplicates: list[tuple[AllocationName, Job]] = []
@@ -229,8 +230,9 @@ def _shares(jobs: Iterable[tuple[AllocationName, Job]]) -> dict[str, dict[int, J
 def _nodes(
     lines: Sequence[NodeLine], shares: Mapping[str, Mapping[int, Job]], routes: Routes
 ) -> tuple[NodeReport, ...]:
-    """Return the nodes for jobs of this service. Other jobs' resources are computed by subtracting this
-    service's resources from the allocated ones. `shares`: this service's jobs on each node."""
+    """Return the reports of the nodes that this service's jobs may use or already use. Slurm reports a node's
+    allocated resources. The resources of other jobs are the remainder after subtracting this service's jobs.
+    `shares`: this service's jobs on each node."""
     has_default = any(line.in_default for line in lines)
     nodes = [
         (line, routes.acceptance(line, has_default=has_default))
@@ -248,7 +250,7 @@ def _node(line: NodeLine, mine: Sequence[Job], routes: Routes, accepts: Acceptan
     own_cpus = sum(job.cpus // max(1, job.node_count) for job in mine)
     own_memory = sum(job.memory_bytes for job in mine)
     total, others = _accelerators(line, mine, routes.public)
-    # The queries ran at different moments, so prevent a negative difference.
+    # Slurm's commands ran at different moments, so the difference may be negative.
     use = OthersUse(
         max(0, line.cpus_allocated - own_cpus),
         max(0, min(line.memory_bytes, line.memory_allocated - own_memory)),
@@ -266,7 +268,7 @@ def _node(line: NodeLine, mine: Sequence[Job], routes: Routes, accepts: Acceptan
 def _accelerators(
     line: NodeLine, mine: Sequence[Job], public: Mapping[tuple[str, str], str]
 ) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
-    """Return the number of a node's accelerators, and the number in use by other jobs, each by public
+    """Return a node's number of accelerators, and the number that other jobs use, each by public accelerator
     type."""
     names = {"gpu", *(name for name, _ in public)}
     total = _devices(line.gres, names)
@@ -283,7 +285,7 @@ def _accelerators(
 
 
 def _devices(all_gres: Iterable[Gres], names: Container[str]) -> dict[tuple[str, str], int]:
-    """Count generic resources by (name, type)."""
+    """Return the number of generic resources by (name, type). `names`: names of the resources to count."""
     counts: dict[tuple[str, str], int] = {}
     for gres in all_gres:
         if gres.name in names:

@@ -1,5 +1,5 @@
-"""Creates the command that starts an agent on a node without an installation of Trainshed, and its input: a
-loader, the agent's document, and the code."""
+"""Creates the command that starts an agent on a node without an installation of Trainshed. Also creates the
+command's input: a loader, the agent's document (its startup data), and the agent's code."""
 
 import gzip
 import hashlib
@@ -22,23 +22,24 @@ AGENT = "trainshed_cluster.remote.start"
 PACKAGES = ("access", "core", "engines", "eventloop", "replica", "telemetry")
 """Subpackages of `trainshed` that engines and replicas import."""
 LIBRARIES = ("msgspec", "trainshed_cluster", "trainshed_reduction")
-"""Other packages that agents need, including this package."""
+"""Other packages whose code agents need. They include this package."""
 _EXCLUDED_DIRECTORY = "__pycache__"
 _EXCLUDED_SUFFIXES = (".pyi",)
 READ = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.read(8),16)))"
-"""Code for `python -c` that executes a parcel."""
+"""Code for `python -c` that reads a parcel from standard input and executes its loader."""
 _TIME = 315532800
-"""Modification time of all files, so that the same code yields the same archive."""
+"""Modification time of all files in the archive. It is constant, so that the same code always yields the same
+archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentCode:
-    """The packed code of an agent."""
+    """The code of an agent, packed as an archive."""
 
     archive: bytes
     #: Digest of the archive.
     digest: str
-    #: File suffixes of the extension modules for each supported version of Python.
+    #: File suffixes of the packed extension modules. There is one for each supported version of Python.
     suffixes: tuple[str, ...] = ()
 
     @staticmethod
@@ -88,7 +89,7 @@ class Bootstrap:
         return self.python, "-I", "-S", "-c", self.script, "trainshed-agent"
 
     def parcel(self, document: bytes) -> bytes:
-        """Return the standard input of the process."""
+        """Return the data for the standard input of the process."""
         header = json.dumps(
             {
                 "digest": self.code.digest,
@@ -112,7 +113,7 @@ def _with_size(content: bytes) -> bytes:
 
 
 def _files() -> Iterator[tuple[str, Path]]:
-    """Yield (name in the archive, path) of each file."""
+    """Yield (name in the archive, path) for each file of the agent's code."""
     root = Path(trainshed.__file__).parent
     files = [(f"trainshed/{path.name}", path) for path in root.glob("*.py")]
     for package in PACKAGES:

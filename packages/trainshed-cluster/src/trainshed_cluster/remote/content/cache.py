@@ -1,7 +1,8 @@
-"""The node's side of content: fetches all units of a launch, once for all agents of the node.
+"""Fetches the content of launches to a node's cache.
 
-Agents and programs hold shared locks on their units, and locked units are not removed. Slow work such as
-unpacking runs in threads.
+A unit is a directory that the service sends as a whole, such as an environment. All agents of the node share
+the cache, and a unit is fetched only once. Agents and programs hold shared locks on their units, and locked
+units are not removed. Slow work such as unpacking runs in threads.
 """
 
 import asyncio
@@ -23,12 +24,12 @@ from trainshed_cluster.remote.content.trees import ByteSource, TransferError, Un
 log = logging.getLogger(__name__)
 
 Fetch = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
-"""Opens a stream on which the service sends the unit of that path (`Library.send`). Raises OSError."""
+"""Opens a stream on which the service sends the unit with the given path (`Library.send`). Raises OSError."""
 
 _CACHE_DIVISOR = 3
-"""The cache uses at most the disk's size divided by this number."""
+"""The cache uses at most the size of the disk divided by this number."""
 _MIN_FREE_BYTES = 64 << 20
-"""Minimum free bytes that the cache leaves on the disk."""
+"""Minimum number of free bytes that the cache leaves on the disk."""
 _CACHE_HINT = (
     "; it needs the same path as on the service's machine. Choose a cache that is writable on nodes, "
     "too ($TRAINSHED_CACHE)"
@@ -66,21 +67,22 @@ class NodeCache:
                 "its own Python (pyenv, uv), which is sent to nodes"
             )
         for unit in manifest.units:
-            # Launches of this agent that need the same unit wait here. Launches of other agents wait for the
-            # unit's lock on the node.
+            # Other launches of this agent that need the same unit wait for this lock. Launches of other
+            # agents wait for the unit's lock on the node.
             async with self._unit_locks.setdefault(unit.path, asyncio.Lock()):
                 if unit.path not in self._leases:
                     self._leases[unit.path] = await self._lease(unit, fetch)
 
     def close(self) -> None:
-        """Release all locks of the agent. Shims still hold locks on the units of their programs."""
+        """Release all locks that this agent holds. The shims of running programs still hold their own locks
+        on the programs' units."""
         for handle in self._leases.values():
             os.close(handle)
         self._leases.clear()
 
     async def _lease(self, unit: Unit, fetch: Fetch) -> int:
-        """Return a file descriptor that locks a unit. Fetches the unit first if it is missing. Raises
-        EngineUnavailable."""
+        """Lock a unit, and return the file descriptor that holds the lock. Fetches the unit first if it is
+        missing. Raises EngineUnavailable if it cannot be fetched."""
         stream = _Stream(unit.path, fetch)
         try:
             return await asyncio.to_thread(self._ensure_unit, unit, stream)
@@ -89,7 +91,7 @@ class NodeCache:
                 f"{self._node} did not receive {unit.path}: {_in_words(failure)}"
             ) from failure
         finally:
-            # After a cancellation, this makes the thread read the end of the stream.
+            # If this task is cancelled, the thread that reads the stream then reaches its end.
             stream.close()
 
     # --- in threads ---
@@ -111,7 +113,7 @@ class NodeCache:
         return handle
 
     def _require_removable(self, unit: Unit) -> None:
-        """Remove any files at the unit's path. Raises OSError if they must not be removed."""
+        """Remove any files at the path of a unit. Raises OSError if they must not be removed."""
         is_ours = self._units.record(unit.path) is not None
         if self._units.remove_unit(unit.path):
             return
@@ -126,8 +128,8 @@ class NodeCache:
         )
 
     def _fetch(self, unit: Unit, stream: ByteSource) -> None:
-        """Request the unit, unpack it into a draft, and move it to its path. The caller holds the unit's
-        lock. Raises TransferError, OSError."""
+        """Fetch a unit: unpack it into a temporary directory, and move that to the unit's path. The caller
+        holds the unit's lock. Raises TransferError if the received data is incomplete, and OSError."""
         begun = time.monotonic()
         self._units.make_parents(unit)
         place = Path(unit.path).parent
@@ -154,8 +156,8 @@ class NodeCache:
 
 
 class _Stream:
-    """A unit's stream from the service. A thread reads it, and the first read opens it. Create it in the
-    event loop."""
+    """The stream on which the service sends a unit. A thread reads from it, and the first read opens it.
+    Create this object in the event loop."""
 
     def __init__(self, path: str, fetch: Fetch) -> None:
         self._path = path
@@ -169,9 +171,9 @@ class _Stream:
         return run_in_loop(self._loop, self._read(size))
 
     def close(self) -> None:
-        """End the stream. Called in the event loop."""
+        """End the stream. Call this in the event loop."""
         self._is_closed = True
-        # A TLS transport of asyncio that was closed twice cannot be aborted anymore.
+        # asyncio cannot abort a TLS transport that was closed twice, so close it only once.
         streams, self._streams = self._streams, None
         if streams is not None:
             streams[1].close()

@@ -1,5 +1,5 @@
-"""Fetches the extension module of msgspec for each version of Python that a node may have. All other code of
-agents is independent of the version."""
+"""Fetches msgspec's extension module (compiled code) for each version of Python that a node may have. All
+other code of agents is the same for all versions."""
 
 import logging
 import sys
@@ -17,13 +17,14 @@ log = logging.getLogger(__name__)
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 """Python versions that the service supports."""
 FETCH_TIMEOUT: Final = 10.0
-"""Time limit in seconds for fetching the module of one version. The first agent waits for all versions."""
+"""Maximum seconds to fetch the module for one version. The start of the first agent waits for all versions.
+"""
 _MODULE: Final = "msgspec/_core.*.so"
 
 
 class Extensions:
-    """The extension modules for all supported versions of Python except the service's own. `cache`: the
-    service's cache. `directory`: where the modules are stored."""
+    """msgspec's extension modules for all supported versions of Python except the service's own version.
+    `cache`: the service's cache directory. `directory`: the directory that stores the modules."""
 
     def __init__(self, cache: Path, directory: Path) -> None:
         self._installer = Installer(cache / "uv", limit_seconds=FETCH_TIMEOUT)
@@ -32,8 +33,8 @@ class Extensions:
         self._files: tuple[Path, ...] | None = None
 
     def files(self) -> tuple[Path, ...]:
-        """Return the available modules. The first call blocks. It fetches modules that the directory lacks
-        from the package index."""
+        """Return the available modules. The first call blocks while it fetches the modules that `directory`
+        lacks from the package index."""
         own = f"{sys.version_info.major}.{sys.version_info.minor}"
         with self._lock:
             if self._files is None:

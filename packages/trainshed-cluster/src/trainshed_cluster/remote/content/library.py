@@ -1,5 +1,5 @@
-"""The service's side of content: it selects the directories that nodes may fetch, identifies them, and sends
-them."""
+"""The service's side of content: selects the directories that nodes may fetch, computes their digests, and
+sends them."""
 
 import asyncio
 import contextlib
@@ -23,19 +23,23 @@ _SOURCES = os.pathsep.join(
         for package in (trainshed_cluster, trainshed)
     )
 )
-"""Module search path of the process that packs. Without site-packages, the process starts faster."""
+"""Module search path of the process that packs a unit. It excludes site-packages, so that the process starts
+faster."""
 _MAX_SENDERS = 4
-"""Maximum number of units that are read at the same time. More would only slow down the disk."""
+"""Maximum number of units that are read from the disk at the same time. A higher number would only slow down
+the disk."""
 _STALL_TIMEOUT = 60.0
-"""A node that accepts no data for this many seconds is disconnected, because other nodes wait."""
+"""Seconds after which a node that accepts no data is disconnected, because other nodes wait for their turn.
+"""
 _MAX_DEPTH = 3
 """Maximum depth of a unit below a root."""
 SHARED_PREFIXES = ("/", "/usr", "/usr/local")
-"""Python prefixes that are never sent: they contain far more than an interpreter, and exist on every node."""
+"""Prefixes (installation directories) of Pythons that the service never sends: these directories contain far
+more than an interpreter, and exist on every node."""
 
 
 def content_directories(plans: Iterable[LaunchPlan]) -> tuple[str, ...]:
-    """Return the directories of the service's machine that plans refer to."""
+    """Return the directories on the service's machine that the plans refer to."""
     paths: dict[str, None] = {}
     for plan in plans:
         software = plan.software
@@ -48,12 +52,14 @@ def content_directories(plans: Iterable[LaunchPlan]) -> tuple[str, ...]:
 
 
 class ContentRefused(Exception):
-    """A directory must not be sent to nodes. The message contains the reason."""
+    """The service must not send a directory to nodes. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class _UnitPath:
-    """A unit on the service's disk."""
+    """The path of a unit on the service's disk. A unit is a finished directory that the service sends to
+    nodes as a whole: an environment, a layer, an image or an interpreter. `root`: the cache or interpreter
+    directory that contains the unit."""
 
     path: Path
     root: Path
@@ -123,7 +129,7 @@ class Library:
                 try:
                     mentioned_unit = self._find_unit(other, prefixes)
                 except ContentRefused:
-                    continue  # A package mentions the path, but no plan needs it.
+                    continue  # A package mentions this path, but no plan needs it, so ignore it.
                 if mentioned_unit is not None:
                     waiting.append(str(mentioned_unit.path))
                 elif (Path(other) / "os.py").is_file():
@@ -136,8 +142,9 @@ class Library:
     def _unit_to_send(self, path: str, granted: Collection[str] | None) -> _UnitPath:
         unit_path = self._find_unit(path, self._prefixes())
         if unit_path is not None and unit_path.is_interpreter:
-            # Packages may have been installed without changing the directory's time. The node then rejects
-            # the sent unit. Drop the cached identity, so that the next request computes it again.
+            # The node rejects the unit if its content differs from the cached identity. This happens if
+            # packages were installed without changing the directory's time. Drop the cached identity, so that
+            # the next request computes it again.
             self._units.pop(unit_path.path, None)
         if (
             unit_path is None
@@ -148,8 +155,8 @@ class Library:
         return unit_path
 
     def _find_unit(self, path: str, prefixes: Sequence[Path]) -> _UnitPath | None:
-        """Return the unit of a directory; None = the directory belongs to the machine. Raises
-        ContentRefused."""
+        """Return the unit that contains a directory; None = the directory belongs to the machine and is not
+        sent. Raises ContentRefused if the directory is in the cache but must not be sent."""
         path_below = Path(os.path.normpath(path))
         if not path_below.is_absolute():
             raise ContentRefused(f"{path!r} is not an absolute path")
@@ -161,14 +168,14 @@ class Library:
                 return _UnitPath(prefix, prefix.parent, is_interpreter=True)
         real = Path(os.path.realpath(path_below))
         if any(real.is_relative_to(os.path.realpath(root)) for root in self._roots):
-            # A node needs the canonical path, because it stores the unit there.
+            # A node stores a unit at its canonical path, so other paths would not work there.
             raise ContentRefused(f"{path} is in the service's cache, but not by its canonical path")
         return None
 
     def _unit(self, unit_path: _UnitPath) -> tuple[Unit, tuple[str, ...]]:
-        """Return a unit and the directories to which it refers. The result is cached until the unit
+        """Return a unit, and the directories to which the unit refers. The result is cached until the unit
         changes."""
-        # Include the modification time, because inode numbers are reused.
+        # Compare the modification time as well, because file systems reuse inode numbers.
         status = unit_path.path.stat()
         numbers = [status.st_dev, status.st_ino, status.st_mtime_ns]
         with contextlib.suppress(FileNotFoundError):
@@ -186,14 +193,15 @@ class Library:
         )
         mentioned = () if unit_path.is_interpreter else find_references(unit_path.path)
         self._units[unit_path.path] = (key, unit, mentioned)
-        # Other threads may remove the same entries now.
+        # Other threads may remove the same entries at the same time.
         for gone in [path for path in tuple(self._units) if not path.exists()]:
             self._units.pop(gone, None)
         return unit, mentioned
 
 
 def _finished_unit(path_below: Path, root: Path) -> Path:
-    """Return the unit that contains a path below a root. Raises ContentRefused."""
+    """Return the finished unit that contains a path below `root`. Raises ContentRefused if no finished unit
+    contains it."""
     unit_path = root
     for part in path_below.relative_to(root).parts[:_MAX_DEPTH]:
         unit_path = unit_path / part
@@ -213,8 +221,8 @@ def _parents(unit_path: _UnitPath) -> tuple[tuple[str, int], ...]:
 
 
 async def _send(unit_path: _UnitPath, writer: asyncio.StreamWriter) -> None:
-    """Send a unit. A separate process packs it, and ends no later than this call. Raises ConnectionError,
-    TimeoutError."""
+    """Send a unit. A separate process packs it, and ends before this call returns. Raises ConnectionError or
+    TimeoutError if the node does not accept the data."""
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-S", "-m", trees.__name__, str(unit_path.path)),
         *([trees.WITHOUT_SITES] if unit_path.is_interpreter else []),

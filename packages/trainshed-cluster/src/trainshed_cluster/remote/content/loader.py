@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from typing import IO, Any, NoReturn
 
 UNFIT = 78
-"""Exit status if the code cannot run on this node. Standard error contains the reason."""
+"""Exit status if the agent's code cannot run on this node. Standard error contains the reason."""
 
 
 def load(stream: "IO[bytes]") -> None:
-    """Read the rest of `stream`, unpack the code if it is not there yet, and become the agent."""
+    """Read the rest of `stream`, unpack the agent's code unless the node already has it, and become the
+    agent."""
     header = json.loads(stream.read(int(stream.read(8), 16)).decode())
     document = stream.read(header["document"])
     _require_known_python(header)
@@ -41,7 +42,7 @@ def load(stream: "IO[bytes]") -> None:
         agent = __import__(header["module"], fromlist=["main"])
     except ImportError as failure:
         _give_up("%s cannot load the agent's code: %s" % (sys.executable, failure))
-    # The script that started this process may have set an alarm, in case no input arrives.
+    # The script that started this process may have set an alarm, which would have ended it without input.
     signal.alarm(0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     _replace_stdin(document)
@@ -66,7 +67,7 @@ def _give_up(why: str) -> "NoReturn":
 
 
 def _install(directory: str, digest: str, archive: bytes) -> str:
-    """Return the directory of the code. Unpacks the archive if the code is not there yet."""
+    """Return the directory of the agent's code. Unpacks the archive unless the node already has the code."""
     import fcntl
 
     parent = os.path.join(directory, "code")
@@ -90,7 +91,7 @@ def _install(directory: str, digest: str, archive: bytes) -> str:
 
 
 def _is_complete(code: str) -> bool:
-    """Return whether the code is complete and was not damaged by a crash of the machine."""
+    """Return whether the directory contains the whole code. A crash of the machine may have damaged it."""
     try:
         with open(os.path.join(code, ".built"), "rb") as file:
             return file.read(100) == _boot()
@@ -99,7 +100,8 @@ def _is_complete(code: str) -> bool:
 
 
 def _unpack(parent: str, digest: str, archive: bytes) -> None:
-    """Unpack the archive atomically: the code is either complete or missing. The caller holds the lock."""
+    """Unpack the archive so that the code is either complete or missing, even after a crash. The caller holds
+    the lock."""
     import hashlib
     import io
     import shutil
@@ -108,7 +110,7 @@ def _unpack(parent: str, digest: str, archive: bytes) -> None:
     if hashlib.sha256(archive).hexdigest() != digest:
         raise OSError("the digest of the received code is wrong")
     for name in os.listdir(parent):
-        # These are left by killed loaders, or contain code that may be incomplete.
+        # These directories were left behind by killed loaders, or contain code that may be incomplete.
         if name == digest or (name.startswith(".") and name != ".lock"):
             shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
     draft = os.path.join(parent, ".%s.%d" % (digest, os.getpid()))
@@ -139,9 +141,12 @@ def _boot() -> bytes:
 
 
 def _replace_stdin(document: bytes) -> None:
-    """Replace standard input with an in-memory file that contains the document and ceases to exist when it is
-    closed. A pipe is unsuitable, because the kernel limits the size of pipes for users with many pipes, even
-    for root (pipe(7), `pipe-user-pages-soft`)."""
+    """Replace standard input with a file in memory that contains the document. The file ceases to exist when
+    it is closed.
+
+    A pipe is not used, because the kernel limits the size of pipes for users with many pipes, even for root
+    (pipe(7), `pipe-user-pages-soft`).
+    """
     handle = os.memfd_create("document")
     with open(handle, "wb", closefd=False) as file:
         file.write(document)

@@ -19,9 +19,9 @@ class Unit:
     """A directory that a node needs completely."""
 
     path: str
-    #: Digest of its content (`trees.Identity`).
+    #: Digest of the unit's content (`trees.Identity`).
     digest: str
-    #: Total size of its files.
+    #: Total size of the unit's files.
     bytes: Bytes
     #: (directory, permission bits) of the unit's parent directories within the service's cache, outermost
     #: first.
@@ -33,6 +33,6 @@ class Manifest:
     """All units to which the plans of a launch refer, directly or through other units."""
 
     units: tuple[Unit, ...] = ()
-    #: Directories that the service does not send, because they belong to its machine. The node must have the
-    #: same directories.
+    #: Directories that the service does not send, because they belong to the service's machine. A node must
+    #: have the same directories.
     outside: tuple[str, ...] = ()

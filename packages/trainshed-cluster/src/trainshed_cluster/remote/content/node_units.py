@@ -23,15 +23,15 @@ from trainshed.replica.system import durable
 from trainshed_cluster.remote.content.manifest import BUILT, Unit
 
 STATE = ".node"
-"""Directory of records and locks in the cache."""
+"""Directory in the cache that contains the records and locks of units."""
 _MARKS = ".marks"
-"""Directory of marks. A mark has the name of a sibling directory that is certainly on disk
-(`trainshed.runtimes.shelf`)."""
+"""Directory of marks. If it contains a mark with a directory's name, that directory is completely on disk.
+The directory is next to `.marks` (`trainshed.runtimes.shelf`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The record of a fetched unit."""
+    """The record of a unit that was fetched from the service."""
 
     path: str
     digest: str
@@ -39,7 +39,7 @@ class Record:
 
 
 class NodeUnits:
-    """The cached units below `root`, and interpreters outside `root`."""
+    """The units in a node's cache: directories below `root`, and interpreters outside `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -47,7 +47,7 @@ class NodeUnits:
         self._boot = durable.boot_id()
 
     def record(self, path: str) -> Record | None:
-        """Return a unit's record, or None if it was not fetched."""
+        """Return the record of a unit, or None if the unit was not fetched."""
         try:
             known = Record(**json.loads(self.record_of(path).read_text()))
         except (OSError, ValueError, TypeError):
@@ -55,10 +55,10 @@ class NodeUnits:
         return known if known.path == path else None
 
     def is_finished(self, unit: Unit) -> bool:
-        """Return whether a unit without a record exists and is complete."""
+        """Return whether a unit that was not fetched exists and is complete."""
         place = Path(unit.path)
         if not unit.parents:
-            # This is a normally installed interpreter.
+            # A unit outside the cache is a normally installed interpreter, which has no `BUILT` file.
             return (place / "bin").is_dir() and any(place.glob("lib/python3*/os.py"))
         try:
             boot, _, _ = (place / BUILT).read_text().partition("\n")
@@ -68,7 +68,8 @@ class NodeUnits:
 
     def lease(self, unit: Unit, *, any_digest: bool = False) -> int | None:
         """Return a file descriptor that protects the unit from removal until it is closed. None = the unit is
-        being removed, or must be fetched first. `any_digest`: accept outdated units."""
+        being removed, or must be fetched first. `any_digest`: whether to accept a unit whose content is
+        outdated."""
         record = self.record(unit.path)
         if record is None:
             if not self.is_finished(unit):
@@ -85,8 +86,8 @@ class NodeUnits:
 
     @contextlib.contextmanager
     def lock_unit(self, path: str) -> Generator[None]:
-        """Prevent other processes on this node from fetching or removing the unit within this context.
-        Blocks. Raises OSError."""
+        """Hold the lock of a unit in this context, so that no other process on this node fetches or removes
+        the unit. Blocks. Raises OSError."""
         handle = self._open_lock(path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -96,7 +97,7 @@ class NodeUnits:
 
     def make_parents(self, unit: Unit) -> None:
         """Create the parent directories of a unit, with the same permissions as on the service's machine.
-        Raises OSError."""
+        Raises OSError if one of them is a link or belongs to another user."""
         if not unit.parents:
             Path(unit.path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             return
@@ -108,14 +109,14 @@ class NodeUnits:
                 place.chmod(mode)
             status = place.lstat()
             if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid()):
-                # The owner of such a directory could replace files of programs.
+                # The owner of such a directory could replace the files of programs.
                 raise PermissionError(
                     f"{path} is a link, or belongs to user {status.st_uid}, on this node"
                 )
 
     def draft(self, path: str) -> Path:
-        """Return the path of a new directory on the same disk for unpacking. Removes the drafts of killed
-        processes."""
+        """Return a path for a temporary directory on the same disk as the unit, in which the unit is
+        unpacked. Removes the temporary directories of killed processes."""
         place = Path(path)
         for left in place.parent.glob(f".{place.name}.*.fetching"):
             remove(left)
@@ -123,7 +124,7 @@ class NodeUnits:
 
     def place(self, draft: Path, unit: Unit, size: int) -> None:
         """Sync an unpacked unit to disk, and move it to its path atomically. Blocks until the disk has
-        finished. Raises OSError."""
+        finished. Raises OSError. `draft`: the directory that contains the unpacked unit."""
         bits = stat.S_IMODE(draft.stat().st_mode)
         draft.chmod(bits | stat.S_IWUSR)
         (draft / BUILT).touch(0o444)
@@ -134,8 +135,8 @@ class NodeUnits:
         draft.rename(unit.path)
 
     def remove_unit(self, path: str) -> bool:
-        """Remove a fetched unit. Returns False if the unit is in use, or if it was not fetched. In the latter
-        case, other machines may use it. Raises OSError."""
+        """Remove a fetched unit. Returns False if the unit is in use or was not fetched. A unit that was not
+        fetched is kept, because other machines may use it. Raises OSError."""
         record, place = self.record_of(path), Path(path)
         if not place.exists():
             record.unlink(missing_ok=True)
@@ -156,8 +157,12 @@ class NodeUnits:
         return True
 
     def free_space(self, needed: int, limit: int, free: int) -> None:
-        """Remove the least recently used units until `needed` more bytes fit into the cache's `limit` (0 = no
-        limit) and into the `free` bytes of the disk. Units in use remain. Blocks. Raises OSError."""
+        """Remove the least recently used units until `needed` more bytes fit into the cache and onto the
+        disk. Units in use remain. Blocks. Raises OSError.
+
+        - `limit`: maximum bytes of the cache; 0 = no limit.
+        - `free`: free bytes of the disk.
+        """
         records = sorted(self._records(), key=lambda entry: entry[0])
         total = sum(record.bytes for _, record in records)
         excess = max(total + needed - limit if limit else 0, needed - free)
@@ -192,7 +197,8 @@ class NodeUnits:
 
 
 def remove(root: Path) -> None:
-    """Remove a tree, including directories without write permission. Links are removed, but not followed."""
+    """Remove a directory tree, even if directories in it are not writable. Links are removed, but not
+    followed."""
     if root.is_symlink() or not root.exists():
         return
     for directory, names, _ in os.walk(root):
@@ -204,11 +210,11 @@ def remove(root: Path) -> None:
 
 
 def _lock_shared(path: str) -> int | None:
-    """Lock a unit against removal. Returns the file descriptor, or None if the unit does not exist or is
-    being removed."""
+    """Protect a unit from removal. Returns the file descriptor that holds the lock, or None if the unit does
+    not exist or is being removed."""
     place = Path(path, BUILT)
     if not place.exists():
-        # An interpreter that was not fetched lacks this file, but is never removed.
+        # An interpreter that was not fetched lacks the file `BUILT`, but is never removed.
         place = Path(path)
     try:
         handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC)

@@ -4,7 +4,8 @@ that it extends.
 The references are in `pyvenv.cfg` (`home`), in links of `bin` and of the standard library, and in path files
 of `site-packages`. Links in a container image do not count, because they refer to paths in the image.
 
-The contents come from users' packages. To prevent path traversal, no link is followed. Reads are limited.
+The files come from users' packages. To prevent path traversal, this module follows no links. It also limits
+how much it reads.
 """
 
 import os
@@ -13,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _MAX_FILE_BYTES = 1 << 16
-"""Number of bytes that are read from one file."""
+"""Maximum number of bytes that are read from one file."""
 _LINK_DIRECTORIES = ("", "bin", "lib", "lib/python*", "template", "template/bin", "include")
 _SITE_PACKAGES = ("lib/python*/site-packages", "template/lib/python*/site-packages")
 
 
 def find_references(unit: Path) -> tuple[str, ...]:
-    """Return the directories outside the unit to which the unit refers, as sorted absolute paths. Raises
+    """Return the directories outside a unit to which the unit refers, as sorted absolute paths. Raises
     OSError."""
     mentioned = {os.path.normpath(path) for path in _find_paths(unit)}
     return tuple(sorted(path for path in mentioned if not Path(path).is_relative_to(unit)))
@@ -54,7 +55,7 @@ def _directories(unit: Path, pattern: str) -> Iterator[Path]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the first lines of a regular file, or no lines if the path is missing or is not a regular
+    """Return the first lines of a regular file. Returns no lines if the path is missing or is not a regular
     file."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):

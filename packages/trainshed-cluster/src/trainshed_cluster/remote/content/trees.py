@@ -34,13 +34,13 @@ _TYPES = {
     stat.S_IFIFO: tarfile.FIFOTYPE,
 }
 _WHOLE, _FAILED = b"+", b"-"
-"""First byte of the last entry's content: success or failure."""
+"""First byte of the content of the last entry: `_WHOLE` if the sender succeeded, `_FAILED` if it failed."""
 _BROKEN = "the transfer ended early; the service's log may contain the reason"
 _ON_DISK = 4096
-"""Assumed block size of the disk in bytes."""
+"""Assumed size of a block of the disk in bytes."""
 
 Entry = tuple[str, os.stat_result]
-"""Path of an entry below the root, and the entry's lstat result."""
+"""An entry of a tree: its path below the root, and its result of lstat."""
 
 
 class TransferError(Exception):
@@ -56,9 +56,9 @@ class ByteSource(Protocol):
 
 
 def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
-    """Yield all entries below `root` in order of names, each directory before its content. Links are not
-    followed. Sockets and devices are skipped. `without_sites`: skip an interpreter's installed packages.
-    Raises OSError."""
+    """Yield all entries below `root` in order of their names, and each directory before its content. Links
+    are not followed. Sockets and devices are skipped. `without_sites`: skip the packages that are installed
+    in an interpreter. Raises OSError."""
     waiting = [""]
     while waiting:
         directory = waiting.pop()
@@ -86,7 +86,8 @@ def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
 
 
 class Identity:
-    """Identifies the content of a unit by names, kinds, permissions, sizes, times and link targets.
+    """Computes a digest that identifies the content of a unit: names, kinds, permissions, sizes, times and
+    link targets.
 
     File contents are not read, because a rebuilt unit has different modification times. Bytecode is ignored,
     because a machine may add bytecode to its interpreters.
@@ -107,7 +108,7 @@ class Identity:
         if stat.S_ISLNK(mode):
             rest = os.readlink(f"{self._root}/{path}")
         elif stat.S_ISDIR(mode):
-            # Ignore the write permissions, which change while bytecode is added.
+            # Ignore write permissions of directories, which change while bytecode is added.
             mode, rest = mode & ~0o222, ""
         else:
             rest = f"{status.st_size} {status.st_mtime_ns}"
@@ -128,7 +129,8 @@ def identify(root: Path, *, without_sites: bool = False) -> Identity:
 
 
 def pack(root: Path, out: IO[bytes], *, without_sites: bool = False) -> None:
-    """Write the tree `root` as a tar. Raises OSError. The reader detects that the tar is then incomplete."""
+    """Write the tree `root` to `out` as a tar. Raises OSError. The tar is then incomplete, and its reader
+    detects that."""
     identity = Identity(root)
     first_names: dict[tuple[int, int], str] = {}
     with _open_tar(out) as tar:
@@ -148,7 +150,7 @@ def pack(root: Path, out: IO[bytes], *, without_sites: bool = False) -> None:
 
 
 def failure_tar(why: str) -> bytes:
-    """Return a tar that contains only the reason for a failure."""
+    """Return a tar that contains no files, only the reason why the sender failed."""
     out = io.BytesIO()
     with _open_tar(out) as tar:
         _add_trailer(tar, _FAILED + why.encode(errors="replace"))
@@ -166,7 +168,7 @@ def _add_trailer(tar: tarfile.TarFile, content: bytes) -> None:
 
 
 def _open_plain(path: str, flags: int) -> int:
-    # Do not follow a link that has replaced the file in the meantime.
+    # Do not follow a link that may have replaced the file since `walk` found it.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
@@ -174,7 +176,7 @@ def _member(root: Path, path: str, status: os.stat_result) -> tarfile.TarInfo:
     member = tarfile.TarInfo(path)
     member.mode = stat.S_IMODE(status.st_mode)
     member.uid, member.gid = status.st_uid, status.st_gid
-    # Use whole seconds, like the source times that bytecode contains.
+    # Use whole seconds, like the modification times of sources in bytecode.
     member.mtime = int(status.st_mtime)
     member.type = _TYPES.get(stat.S_IFMT(status.st_mode), tarfile.REGTYPE)
     if member.issym():
@@ -189,7 +191,7 @@ class Unpacking:
     into directories of the same tar, and never through links."""
 
     def __init__(self, root: Path) -> None:
-        #: Bytes that the unpacked files use on disk so far.
+        #: Number of bytes that the unpacked files occupy on disk so far.
         self.bytes: Bytes = 0
         self._root = root
         self._names: set[str] = set()
@@ -198,17 +200,18 @@ class Unpacking:
         self._add_trailer = b""
 
     def unpack(self, stream: ByteSource) -> str:
-        """Unpack the stream, and return its identity. Raises TransferError, OSError."""
+        """Unpack the stream, and return the identity of the tree. Raises TransferError if the data is invalid
+        or incomplete, and OSError."""
         self._root.mkdir(mode=0o700)
         try:
             with tarfile.open(
-                # tarfile calls only the method `read`.
+                # The cast is safe, because tarfile calls only the method `read`.
                 fileobj=cast("IO[bytes]", stream),
                 mode="r|",
                 bufsize=PIECE,
                 errorlevel=2,
             ) as tar:
-                # `_validated_members` validates the members. This filter keeps their attributes unchanged.
+                # `_validated_members` has checked the members. This filter keeps their attributes unchanged.
                 tar.extraction_filter = lambda member, _: member
                 tar.extractall(self._root, members=self._validated_members(tar), numeric_owner=True)
         except tarfile.TarError as error:
@@ -247,13 +250,14 @@ class Unpacking:
                     f"the tar contains {name!r}, which is neither a file, a directory nor a link"
                 )
             if os.geteuid():
-                member.mode &= ~0o6000  # setuid bits would grant this user's rights to others.
+                # Drop the setuid bits, which would grant this user's rights to other users.
+                member.mode &= ~0o6000
             yield member
 
 
 def main() -> None:
     root = Path(sys.argv[1])
-    # The unit must not be removed during the transfer.
+    # Hold a lock, so that the unit is not removed during the transfer.
     cache_leases.hold_leases([str(root)])
     try:
         pack(root, sys.stdout.buffer, without_sites=WITHOUT_SITES in sys.argv[2:])
