@@ -53,7 +53,7 @@ class LocalTracking:
     async def missing_references(
         self, place: LocationName, spec: Spec, path: str
     ) -> tuple[Violation, ...]:
-        return await references.unknown(self._stores, place, spec, path)
+        return await references.missing_references(self._stores, place, spec, path)
 
     def create_run(self, experiment: str) -> AbstractAsyncContextManager[str]:
         return references.create_run(self._stores, experiment)

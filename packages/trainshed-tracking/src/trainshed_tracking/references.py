@@ -19,7 +19,7 @@ from trainshed_tracking.tensorboards.records import BoardName, Level
 _JOBS: Final = "_custom_jobs"
 
 
-async def unknown(
+async def missing_references(
     stores: Stores, place: LocationName, spec: Spec, path: str
 ) -> tuple[Violation, ...]:
     """Return violations for a job's references to resources that do not exist."""

@@ -1,5 +1,4 @@
-"""The caller of the storage API: as a value, identified by a key in the URL, or identified by a refresh
-token. Pure.
+"""Represents callers of the storage API, and identifies them by a key in the URL or by a refresh token. Pure.
 
 The module also defines the access levels on the buckets of a project.
 

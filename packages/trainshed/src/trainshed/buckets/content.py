@@ -147,8 +147,8 @@ class Staged:
 
     def copy_from(self, source: int, size: int, known: Checksums | None) -> Generator[None]:
         """Append `size` bytes from the start of another file, one step at a time. Blocking. `known`: the
-        checksums of the whole content. If they are given, the kernel copies the bytes without hashing, if it
-        can. Otherwise the bytes are read and added to the running digest."""
+        checksums of the whole content, or None. With known checksums, the kernel copies the bytes without
+        hashing, where possible. Otherwise the bytes are read and added to the running digest."""
         offset = 0
         if known is not None:
             self._known = known

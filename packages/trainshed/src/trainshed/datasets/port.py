@@ -51,7 +51,7 @@ class Written(Struct, frozen=True):
 
 
 def summary(written: Written) -> tuple[str, ...]:
-    """Return a summary for the log. The timeline contains only its first line."""
+    """Return the lines of a summary for the log. The timeline contains only the first of these lines."""
     splits = {"training": written.training, "validation": written.validation, "test": written.test}
     parts = [
         f"{counts.rows:,} {name} rows in {len(counts.shards)} file{'s' * (len(counts.shards) != 1)}"
@@ -66,7 +66,7 @@ def summary(written: Written) -> tuple[str, ...]:
 
 
 Progress = Callable[[str], None]
-"""Receives a line about the progress. It is called on the event loop."""
+"""A function that receives a line about the progress. It is called on the event loop."""
 
 
 class SplitFiles(Protocol):

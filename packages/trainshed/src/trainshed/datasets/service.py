@@ -49,14 +49,14 @@ class SplitProcesses:
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def write(self, plan: SplitPlan, account: Account, progress: Progress) -> Written:
-        """See the port. If the call is cancelled, the process is killed."""
+        """See `SplitFiles`. If the call is cancelled, the process is killed."""
         request = Request(str(self._socket), account, os.getpid(), plan)
         answer = await self._run(request, plan.directory, progress)
         assert answer.written is not None
         return answer.written
 
     async def copy(self, copy: DirectoryCopy, account: Account) -> None:
-        """See the port. If the call is cancelled, the process is killed."""
+        """See `ExportFiles`. If the call is cancelled, the process is killed."""
         request = Request(str(self._socket), account, os.getpid(), copy=copy)
         await self._run(request, copy.target, lambda _: None)
 

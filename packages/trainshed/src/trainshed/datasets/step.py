@@ -174,7 +174,8 @@ def _rows(
 
 
 def _delete_stale_files(plan: SplitPlan, buckets: Storage, written: Written) -> None:
-    """Delete files of an earlier attempt that this one has not written. Its input may have differed."""
+    """Delete files that an earlier attempt wrote and this attempt did not write. The input of the earlier
+    attempt may have differed."""
     for split, counts in zip(
         plan.splits, (written.training, written.validation, written.test), strict=False
     ):

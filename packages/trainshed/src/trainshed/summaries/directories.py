@@ -61,7 +61,7 @@ class LocalDirectory:
         self._below = below
 
     def files(self) -> Iterator[EventFile]:
-        """See the port. Files are in the order of the directories' names."""
+        """See `reading.Directory`. Files are in the order of the directories' names."""
         try:
             handle = self._open_directory(self._below)
         except OSError:

@@ -121,7 +121,7 @@ class FileProgress(Struct, frozen=True):
     offset: int = 0
     #: A digest of bytes before the offset, to detect a replaced file.
     digest: bytes = b""
-    #: Time of its first event (seconds since the epoch, by the program's clock).
+    #: Time of the file's first event (seconds since the epoch, by the program's clock).
     begun: float = 0.0
 
 

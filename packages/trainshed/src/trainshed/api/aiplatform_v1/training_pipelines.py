@@ -205,7 +205,7 @@ def _new(
 
 
 def _program_of(inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """Return the CustomJobSpec in the inputs of a task, and its path."""
+    """Return the CustomJobSpec in the inputs of a task, and its path in the request."""
     trial = inputs.get("trialJobSpec")
     return (inputs, INPUTS_FIELD) if trial is None else (trial, _TRIAL)
 

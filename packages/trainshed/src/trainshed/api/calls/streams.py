@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from trainshed.api.calls.call import Call
 
 StreamHandler = Callable[["Call", Any], Awaitable[AsyncGenerator[Message]]]
-"""A function that checks the first request of a stream and returns the responses. It and the iteration over
-the responses raise the errors of `api.calls.errors`."""
+"""A function that checks the first request of a stream and returns the responses. The function and the
+iteration over the responses raise the errors of `api.calls.errors`."""
 StreamHandlers = Mapping[str, StreamHandler]
 """Stream handlers by full method name."""
 _RIGHTS_INTERVAL: Final = 15.0

@@ -201,8 +201,8 @@ def _repeated_values(call: JsonCall, name: str) -> Sequence[str]:
 async def _filter_by_metrics(
     services: Services, page: Page, bounds: Sequence[Bound], size: int, question: tuple[str, ...]
 ) -> Page:
-    """Return at most `size` jobs of a page whose metrics meet all bounds. After _METRIC_TIME_LIMIT, the
-    result is shorter."""
+    """Return at most `size` jobs of a page: the jobs whose metrics meet all bounds. After _METRIC_TIME_LIMIT,
+    no further jobs of the page are read."""
     if not bounds:
         return page
     matching: list[tuple[Work, str]] = []

@@ -1,4 +1,5 @@
-"""Lines of NDJSON streams. Blank lines keep a connection without other lines open. Clients ignore them."""
+"""Formats the lines of NDJSON streams. A blank line keeps a connection open while no other lines are sent.
+Clients ignore blank lines."""
 
 from typing import Final
 

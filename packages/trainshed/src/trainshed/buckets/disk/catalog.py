@@ -244,9 +244,9 @@ class BucketCatalog:
         *,
         whole: bool = False,
     ) -> BucketRecord:
-        """Merge editable properties: None removes a property, and `labels` are merged by key. `whole`: also
-        remove all properties that are not in `changes`. Raises `NotFound`, `InvalidRequest`, `NotSupported`.
-        """
+        """Merge `changes` into the editable properties of a bucket. A value of None removes a property.
+        `labels` are merged by key. `whole`: also remove all properties that are not in `changes`. Raises
+        `NotFound`, `InvalidRequest`, `NotSupported`."""
         with lock_directory(self._records):
             record = self.get(bucket)
             conditions.check(0, record.metageneration)

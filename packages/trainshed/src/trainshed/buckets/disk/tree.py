@@ -3,8 +3,9 @@
 The tree is plain: the object `a/b` is the file `a/b`, so that `/gcs/BUCKET` can be a bind mount. Names that a
 file system cannot represent are escaped. Escaped names start with `MARK`:
 
-* `.gs~=SEGMENT`  a segment that is empty, `.`, `..` or starts with the mark;
-* `.gs~file/LEAF`  the object `a` if `a` is a directory (because `a/b` exists): the shadow place of `a`.
+* `.gs~=SEGMENT` is a segment that is empty, `.`, `..` or starts with the mark.
+* `.gs~file/LEAF` is the file of the object `a` if `a` is a directory (because the object `a/b` exists). This
+  path is called the shadow place of `a`.
 
 The mapping is one-to-one for valid object names. Other names with the mark are not objects.
 
