@@ -153,7 +153,7 @@ def test_attack_does_not_affect_the_other_project(attack_run: AttackRun) -> None
     assert there.isdisjoint(STAGING[2:])
 
 
-def test_docs_show_the_tested_table() -> None:
+def test_docs_show_the_table_of_tested_attacks() -> None:
     """The page shows the isolation table. After a change: put `table.shown()` between the marks."""
     page = (ROOT / "docs" / "security.md").read_text()
     begin, end = page.index(BEGIN), page.index(END) + len(END) + 1

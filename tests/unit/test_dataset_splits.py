@@ -187,7 +187,7 @@ def test_missing_column_error_lists_the_existing_columns() -> None:
     assert str(refused.value).encode()
 
 
-def test_column_without_split_names_fails_the_step() -> None:
+def test_column_without_split_names_fails_the_dataset_split() -> None:
     buckets = Memory({"gs://b/in/a.csv": numbered_rows(3)})
     rule = SplitRule(SplitMethod.PREDEFINED, key="text")
     with pytest.raises(DataRefused, match="none of its 3 rows belongs to a split"):

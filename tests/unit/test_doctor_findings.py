@@ -12,7 +12,7 @@ from trainshed.core.capacity import Node
 from trainshed.engines.findings import Finding, Verdict
 from trainshed.engines.port import Capabilities
 from trainshed.replica.sandbox import levels
-from trainshed.serve.doctor import examine, promises
+from trainshed.serve.doctor import capability_findings, examine
 from trainshed.serve.settings import Settings
 
 STRONG = Capabilities(
@@ -40,7 +40,7 @@ def test_every_possible_doctor_finding_has_a_remedy() -> None:
             process_namespace=has_namespaces,
             not_stronger=(("own-user", "the service does not run as root"),),
         )
-        for finding in promises(can, NODE, "As root: do so"):
+        for finding in capability_findings(can, NODE, "As root: do so"):
             seen.add((finding.about, finding.verdict))
             if finding.verdict is not Verdict.GOOD:
                 assert finding.cause.endswith(".")

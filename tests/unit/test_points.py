@@ -125,7 +125,7 @@ async def test_metric_points_beyond_the_size_limit_of_a_run_are_rejected(
     assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1, 2)}
 
 
-async def test_full_run_keeps_metric_points_of_its_whole_range(
+async def test_run_at_its_size_limit_keeps_metric_points_of_its_whole_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_points, "MAX_BYTES", 200_000)

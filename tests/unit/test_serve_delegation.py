@@ -71,7 +71,7 @@ os.execve(sys.executable, [sys.executable, __file__, "main"], {"SYSTEMD_EXEC_PID
 """
 
 
-def test_doctor_advice_depends_on_the_way_of_starting(
+def test_doctor_advice_depends_on_how_the_service_was_started(
     systemd: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     systemd.own.side_effect = None

@@ -210,7 +210,7 @@ async def test_custom_job_lists_support_filters_pages_and_masks(service: ApiServ
     assert seen == names[::-1]
 
 
-async def test_method_override_header_changes_a_post_only(service: ApiService) -> None:
+async def test_method_override_header_applies_only_to_post(service: ApiService) -> None:
     """spec/clients#method-override."""
     name = await create_job(service, "run")
     path = f"/v1/{name}"

@@ -214,7 +214,7 @@ def test_failed_installation_shows_the_installers_message(workshop: Workshop) ->
     assert not list(layers.iterdir())
 
 
-def test_path_files_of_the_base_are_evaluated_in_the_base(tmp_path: Path) -> None:
+def test_pth_files_of_the_base_are_evaluated_in_the_base(tmp_path: Path) -> None:
     """spec/runtimes#packages: old packages in namespaces, for example google-cloud ones, have path
     files that search next to themselves."""
     interpreters = Interpreters()

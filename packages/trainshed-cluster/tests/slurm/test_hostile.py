@@ -51,7 +51,7 @@ def test_attack_leaves_no_files_on_the_node(attack_results: AttackResults) -> No
     assert attack_results.leftovers == ()
 
 
-def test_docs_show_the_tested_table() -> None:
+def test_docs_show_the_table_of_tested_attacks() -> None:
     """After a change, copy `hostile_table.documented_table()` between the marks."""
     page = (ROOT / "docs" / "slurm.md").read_text()
     begin, end = page.index(BEGIN), page.index(END) + len(END) + 1

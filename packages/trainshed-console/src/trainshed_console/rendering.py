@@ -104,9 +104,9 @@ _UNPRINTABLE: Final = re.compile(
 _SEQUENCES: Final = re.compile(
     "\x1b\\[[0-9;:?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|\x1b[ -/]{1,3}[0-~]|\x1b[0-Z^-~]"
 )
-_TONES: Final = {
-    state: tone
-    for tone, states in (
+_STATE_CLASSES: Final = {
+    state: name
+    for name, states in (
         ("run", "RUNNING UPDATING ACTIVE"),
         ("good", "SUCCEEDED COMPLETE READY"),
         ("bad", "FAILED EXPIRED QUARANTINED GONE LOST INFEASIBLE"),
@@ -134,8 +134,8 @@ def environment() -> "Environment":
     )
     filters = cast(dict[str, Any], made.filters)
     filters |= {
-        "tone": tone,
-        "word": word,
+        "state_class": state_class,
+        "readable": readable,
         "clean": clean,
         "coloured": color_pieces,
         "bytes": bytes_text,
@@ -202,13 +202,13 @@ def render(template: str, values: Mapping[str, Any]) -> str:
     return environment().get_template(template).render(values)
 
 
-def tone(state: str) -> str:
-    """Return the style class of a state: run, good, bad, wait or off."""
-    return _TONES.get(state.removeprefix("JOB_STATE_").upper(), "off")
+def state_class(state: str) -> str:
+    """Return the CSS class for a state: run, good, bad, wait or off."""
+    return _STATE_CLASSES.get(state.removeprefix("JOB_STATE_").upper(), "off")
 
 
-def word(state: str) -> str:
-    """Return the readable form of a state, such as "Running" for JOB_STATE_RUNNING."""
+def readable(state: str) -> str:
+    """Return the readable form of a state or another constant, such as "Running" for JOB_STATE_RUNNING."""
     return state.removeprefix("JOB_STATE_").replace("_", " ").capitalize()
 
 

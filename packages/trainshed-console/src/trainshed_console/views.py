@@ -148,7 +148,7 @@ class Visit(Struct, frozen=True):
         """Call a method of `/trainshed/v1` that changes something. Raises CallRejected."""
         return await self.backend.ask(self.principal, verb, path, {}, body or {})
 
-    def on(self, path: str) -> str:
+    def page_address(self, path: str) -> str:
         """Return the address of a page, with the project and region of this page's address."""
         query = {name: self.query(name) for name in ("project", "region") if self.query(name)}
         return f"{path}?{urlencode(query)}" if query else path

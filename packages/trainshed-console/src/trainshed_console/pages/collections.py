@@ -56,7 +56,7 @@ async def vertex_table(
         (
             item.get("displayName", ""),
             id_of(item["name"]),
-            visit.on(f"/{collection}/{quote(id_of(item['name']), safe='')}"),
+            visit.page_address(f"/{collection}/{quote(id_of(item['name']), safe='')}"),
             *cells(item),
             item.get("createTime", ""),
         )

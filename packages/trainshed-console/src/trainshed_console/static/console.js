@@ -113,7 +113,7 @@ document.addEventListener("click", (event) => {
 // once, even if the form was replaced before the response.
 /** @type {Map<string, number>} */
 const submitTimes = new Map();
-// The user has returned to the page.
+// After a return to the page, the user may submit its forms again.
 addEventListener("pageshow", () => submitTimes.clear());
 document.addEventListener("submit", (event) => {
   const form = closest(event, "form", HTMLFormElement);
@@ -248,7 +248,7 @@ for (const box of pickAll("[data-views]", HTMLElement)) showViews(box);
 for (const box of pickAll('[name="job"]', HTMLInputElement))
   box.checked ||= box.value === new URLSearchParams(location.search).get("mark");
 
-// On a phone, both bars may be wider than the screen.
+// On a phone, the navigation and the tabs may be wider than the screen. Scroll to their current entry.
 for (const bar of pickAll(".bar nav, .tabs", HTMLElement)) {
   const here = pick("[aria-current]", HTMLElement, bar);
   if (!here) continue;

@@ -125,8 +125,8 @@ const replacePart = (id, html) => {
 const rowsOf = (list) => pickAll("[data-row][id]", HTMLElement, list.closest("table") ?? list);
 
 /**
- * Return rows that were deleted or no longer match the filter. Rows below the last wanted one were loaded by
- * scrolling. The service sends no information about them, unless the list is whole.
+ * Return the rows to remove, because their items were deleted or no longer match. If the list is not
+ * whole, rows below the last wanted row remain: scrolling loaded them, and the service does not report on them.
  * @param {HTMLElement} list
  * @param {Listing} listing
  */
@@ -166,7 +166,7 @@ const pendingListings = new Map();
  */
 const applyListing = (list, listing) => {
   const rows = rowsOf(list);
-  // None of the shown rows is among the first rows. The service never sent the rows in between.
+  // If no shown row is among the first rows, the service never sent the rows in between. Load them all.
   const { wanted, whole } = listing;
   if (!whole && wanted.length && rows.length && !rows.some(({ id }) => wanted.includes(id)))
     return location.reload();
@@ -277,7 +277,7 @@ const stream = (() => {
     };
     source.onerror = () => {
       if (mine !== source) return;
-      // Every attempt fails. The three seconds start with the first failure.
+      // Further attempts may fail. Show the message three seconds after the first failure.
       trouble ||= setTimeout(() => showMessage("The service does not respond. Retrying…"), 3000);
       // Retry here, because browsers stop after some errors and wait for different times after others.
       close();

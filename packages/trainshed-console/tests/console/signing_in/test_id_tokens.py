@@ -134,7 +134,7 @@ async def test_sign_ins_of_an_issuer_removed_from_the_settings_are_invalid(
     fields = {changed: "https://other.example"} if changed in ("issuer", "client_id") else {}
     left = [] if changed == "all" else [issuer.settings(**fields)]
     begun = Issuers(left, service.keeper, service.now)
-    await begun.forget()
+    await begun.revoke_removed_issuers()
     service.tokens.issuers = begun.marks
     statuses = {
         (await visitor.get("/team")).status for visitor in (browser, token_browser, by_gcloud)

@@ -204,12 +204,14 @@ def _check(sources: tuple[str, ...], target: str) -> None:
 def _from_bucket(
     storage: Client, source: Place, target: str, recursive: bool, keeps_name: bool
 ) -> int:
-    """Copy objects from a bucket, and return their number. If `keeps_name`, a source directory becomes a
-    directory below the target."""
+    """Copy objects from a bucket, and return their number. If `source` is a directory, its contents are
+    copied to `target`. With `keeps_name`, they are copied to a subdirectory of `target` that has the name of
+    the source."""
     if recursive:
         names = [str(record["name"]) for record in _find_objects(storage, source)]
         if not target.startswith(_SCHEME):
-            # Some tools write such objects to represent empty directories.
+            # Some tools write empty objects whose names end with `/`, to represent empty directories. They
+            # are not copied to files.
             names = [name for name in names if not name.endswith("/")]
     else:
         names = [source.name]
@@ -280,8 +282,9 @@ def _save(chunks: Iterator[bytes], goal: Path) -> None:
 def _to_bucket(
     storage: Client, source: str, target: Place, recursive: bool, keeps_name: bool
 ) -> int:
-    """Copy files to a bucket, and return their number. If `keeps_name`, a source directory becomes a
-    directory below the target."""
+    """Copy files to a bucket, and return their number. If `source` is a directory, its contents are copied to
+    `target`. With `keeps_name`, they are copied to a subdirectory of `target` that has the name of the
+    source."""
     if source == "-":
         content = sys.stdin.buffer.read()
         storage.upload(target.bucket, target.name, content, len(content))

@@ -39,8 +39,8 @@ _COMMANDS = (
     ("tensorboard", "trainshed.cli.links:tensorboard", "Open TensorBoard for the event files of jobs."),
     ("tokens", "trainshed.cli.access:tokens", "Create tokens for people and service accounts."),
 )  # fmt: skip
-"""(name, module, description). The click command is the module's `command`, unless the row specifies another
-name."""
+"""(name, module, description). The click command is the attribute `command` of the module, unless the row has
+the form `module:attribute`."""
 SECTIONS = {
     "Every day": ("run", "jobs", "up", "status", "console", "down"),
     "Inputs and results of jobs": (

@@ -30,7 +30,7 @@ _TRUST = (
 )
 """Variables with the file of authorities that clients in Python, curl and Node trust for https."""
 
-_LOUD_PROJECT = "GOOGLE_CLOUD_PROJECT"
+_PROJECT_VARIABLE = "GOOGLE_CLOUD_PROJECT"
 
 BOTO_FILE = "boto.cfg"
 """Name of gsutil's configuration file in the data directory. Its mode is 0600, because it contains the
@@ -65,7 +65,8 @@ def variables(endpoint: Endpoint) -> dict[str, str | None]:
     """Return every variable with its value, or None if the value is unknown."""
     rest, storage = endpoint.rest, endpoint.storage or endpoint.rest
     with_key = address_with_key(storage, endpoint.token) if endpoint.token else storage
-    # Each of these variables replaces the system's authorities, so `ca_bundle` also contains those.
+    # Each of these variables replaces the system's authorities, so the file `ca_bundle` also contains the
+    # system's authorities.
     trusted = (endpoint.ca_bundle or endpoint.ca) if rest.startswith("https:") else None
     return {
         "TRAINSHED_ENDPOINT": rest,
@@ -75,7 +76,7 @@ def variables(endpoint: Endpoint) -> dict[str, str | None]:
         # gRPC with TLS for the Vertex SDK, which requires TLS. gRPC without TLS for clients that allow it.
         "TRAINSHED_GRPC_ENDPOINT": endpoint.grpc_tls,
         "TRAINSHED_GRPC_INSECURE_ENDPOINT": endpoint.grpc,
-        # This variable replaces gRPC's own authorities, so the file also contains those.
+        # This variable replaces gRPC's own authorities, so the file also contains gRPC's authorities.
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": endpoint.ca_bundle,
         # Without this variable, gcloud sends and renews the token of the user's Google account.
         "CLOUDSDK_AUTH_ACCESS_TOKEN": None
@@ -164,9 +165,10 @@ def command(
     if endpoint.data is None:
         endpoint = with_defaults(endpoint)
     values = variables(endpoint)
-    if _LOUD_PROJECT in os.environ:
-        # Without this value, a shell with this variable would use the project of another service.
-        values[_LOUD_PROJECT] = endpoint.project
+    if _PROJECT_VARIABLE in os.environ:
+        # This shell has the variable already, perhaps with the project of another service. Print the project
+        # of this service.
+        values[_PROJECT_VARIABLE] = endpoint.project
     if form == "json":
         print_data({name: value for name, value in values.items() if value})
         return

@@ -35,8 +35,8 @@ class Bootstrap:
     """The resources that exist before the event loop starts."""
 
     def __init__(self, settings: Settings, cleanup: contextlib.ExitStack) -> None:
-        """Open all resources, starting with the store: the holder of its lock owns the data directory. Raises
-        ServiceStartFailed."""
+        """Open all resources. The store is the first one, because its lock prevents a second service from
+        using the data directory. Raises ServiceStartFailed."""
         self.settings = settings
         if (settings.data / UNFINISHED).exists():
             raise ServiceStartFailed(

@@ -260,7 +260,7 @@ def _roots(ca: Path, environ: Mapping[str, str]) -> Iterable[str]:
     paths = [environ[name] for name in _TRUSTED_BY if environ.get(name)]
     texts = [ca.read_text()]
     for path in (*paths, *([usual] if usual else []), *roots.PLACES):
-        # Without this service, the program could not read such a file either.
+        # Ignore an unreadable file. Without this service, the program could not read the file either.
         with contextlib.suppress(OSError):
             texts.append(Path(path).read_text(errors="replace"))
     if not (usual or any(map(os.path.isfile, roots.PLACES))):
@@ -276,7 +276,7 @@ def _roots(ca: Path, environ: Mapping[str, str]) -> Iterable[str]:
 
 def _write_if_changed(path: Path, text: str, mode: int) -> None:
     """Write a file atomically, unless it already has this text and mode."""
-    with contextlib.suppress(OSError):  # The file may not exist yet.
+    with contextlib.suppress(OSError):  # If the file does not exist yet, write it.
         if path.read_text() == text and path.stat().st_mode & 0o777 == mode:
             return
     durable.write(str(path), text)

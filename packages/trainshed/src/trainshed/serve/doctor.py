@@ -177,16 +177,16 @@ async def _engine(settings: Settings) -> list[Finding]:
             node = (await engine.capacity())[0]
             which, unit = delegation.diagnose(process)
             advice = _finding(f"groups_{which}", unit=unit, uid=os.geteuid()).remedy
-            return list(promises(engine.capabilities(), node, advice))
+            return list(capability_findings(engine.capabilities(), node, advice))
         except LevelUnavailable as failure:
             return [_finding("isolation_refused", failure=failure, level=settings.isolation)]
         finally:
             await engine.close()
 
 
-def promises(can: Capabilities, node: Node, advice: str) -> Iterator[Finding]:
-    """Yield the capabilities of an engine on the machine that `node` describes. Pure. `advice`: how to let
-    the kernel enforce limits on that machine."""
+def capability_findings(can: Capabilities, node: Node, advice: str) -> Iterator[Finding]:
+    """Yield a finding for each capability of an engine on the machine that `node` describes. Pure. `can`: the
+    capabilities. `advice`: how to let the kernel enforce limits on that machine."""
     reasons: dict[str, list[str]] = {}
     for level, why in can.not_stronger:
         reasons.setdefault(why, []).append(level)

@@ -134,7 +134,7 @@ class Issuers:
             issuer, lambda metadata: verify(token, metadata.keys, issuer, now, nonce)
         )
 
-    async def forget(self) -> None:
+    async def revoke_removed_issuers(self) -> None:
         """Revoke the tokens of users whose issuers are no longer in the settings."""
         tokens = self._keeper.book.tokens
         gone = [key for key, t in tokens.items() if t.issuer and t.issuer not in self.marks]

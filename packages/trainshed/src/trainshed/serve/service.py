@@ -111,7 +111,7 @@ class Service:
         await self._app.controller.start()
         await self._record_absence()
         await self._start_background_tasks()
-        await self._bootstrap.issuers.forget()
+        await self._bootstrap.issuers.revoke_removed_issuers()
         authenticate = self._bootstrap.issuers.authenticate
         settings = self._bootstrap.settings
         authenticator = Authenticator(lambda: self._bootstrap.tokens, authenticate)
