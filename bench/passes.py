@@ -62,7 +62,7 @@ class Passes:
         begun = time.perf_counter()
         self._room.put(job)
         decided = self._admit()
-        waits = self._room.why(job.uid, self._now)
+        waits = self._room.explain_wait(job.uid, self._now)
         took = (time.perf_counter() - begun) * 1e3
         if decided or waits is None:
             raise RuntimeError("a job was admitted without free capacity")

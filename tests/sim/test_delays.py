@@ -34,7 +34,7 @@ async def test_wait_reason_of_the_engine_is_shown_until_the_job_starts(tmp_path:
         await w.state(uid, JobState.PREPARING)
         w.engine.events.put_nowait(StartWaits(uid, 1, BUSY))
         await w.until(uid, lambda stored: stored.delay is not None)
-        waiting = w.controller.why(uid)
+        waiting = w.controller.explain_wait(uid)
         assert waiting is not None and waiting.position == 3
         assert (waiting.reason, waiting.message) == (WaitReason.CLUSTER, BUSY.message)
         # Engines repeat it after a restart: it takes effect at once, and appears on the timeline once.
@@ -42,7 +42,7 @@ async def test_wait_reason_of_the_engine_is_shown_until_the_job_starts(tmp_path:
         w.engine.events.put_nowait(StartWaits(uid, 1, BUSY))
         w.engine.always.clear()
         await w.state(uid, JobState.RUNNING)
-        await until(lambda: w.controller.why(uid) is None)
+        await until(lambda: w.controller.explain_wait(uid) is None)
         assert await delays(w, uid) == [f"{BUSY.message}; number 3 in its queue."]
 
 
@@ -51,12 +51,12 @@ async def test_temporary_engine_failure_is_reported_once(tmp_path: Path) -> None
         w.engine.always["allocate"] = EngineUnavailable("node n1 does not answer")
         uid = await w.create(job(1))
         await w.until(uid, lambda stored: stored.delay is not None)
-        waiting = w.controller.why(uid)
+        waiting = w.controller.explain_wait(uid)
         assert waiting is not None and waiting.reason is WaitReason.ENGINE
         assert waiting.message.endswith("node n1 does not answer")
         w.engine.always.clear()
         await w.state(uid, JobState.RUNNING)
-        await until(lambda: w.controller.why(uid) is None)
+        await until(lambda: w.controller.explain_wait(uid) is None)
         [delay] = await delays(w, uid)
         assert delay.startswith("The engine cannot start the job now and retries every")
         assert delay.endswith(": node n1 does not answer.")

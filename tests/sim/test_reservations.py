@@ -96,7 +96,7 @@ def on_lab(number: int, *counts: int) -> Job:
 
 
 def wait_reason(w: World, number: int) -> str:
-    waiting = w.controller.why(JobUid(number))
+    waiting = w.controller.explain_wait(JobUid(number))
     return waiting.message if waiting is not None else ""
 
 
@@ -159,7 +159,7 @@ async def test_persistent_resource_waits_until_its_machines_are_free(tmp_path: P
         await w.state(await w.create(numbered_job(1, 1)), JobState.RUNNING)
         await reserve(w, 2)
         resource = await in_state(w, PROVISIONING)
-        waiting = w.controller.reservations.why(resource)
+        waiting = w.controller.reservations.explain_wait(resource)
         assert waiting is not None
         assert "needs 8 CPUs, 4 of 8 are used by job 1" in waiting.message
         await w.create(on_lab(2, 1))

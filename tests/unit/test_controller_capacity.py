@@ -62,7 +62,7 @@ def test_silent_node_gets_no_new_jobs_and_keeps_running_jobs() -> None:
     made.set_node_state("a", NodeState.UNHEARD, "no word for 40 s")
     made.put(asks := job(1))
     assert next_decisions(made, asks) == []
-    news = made.unfit("a")
+    news = made.unfit_reason("a")
     assert news == NodeNews(NodeCondition.GONE, "no word for 40 s", running_stays=True)
     made.set_node_state("a", NodeState.UP, None)
     assert [type(event) for event in next_decisions(made, asks)] == [JobAdmitted]
@@ -151,7 +151,7 @@ async def test_changes_during_a_decision_are_visible_and_cause_another_decision(
     assert await scene.wait_for_decisions() == [first.uid]
     assert scene.tracker.queue_length == 2
     assert await scene.next_decisions() == []
-    waiting = scene.tracker.why(third.uid, NOW)
+    waiting = scene.tracker.explain_wait(third.uid, NOW)
     assert waiting is not None and waiting.reason is WaitReason.CAPACITY
 
 

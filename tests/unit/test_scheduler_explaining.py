@@ -3,7 +3,7 @@
 from tests.unit.clusters import GIB, NOW, REGION, SECOND, STRICT, T4, SimulatedCluster, gang, node
 from trainshed.core.capacity import NodeCondition, OthersUse, QuotaKey, Waiting, WaitReason
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.scheduler.explaining import node_statuses, preflight, quota_statuses, why
+from trainshed.scheduler.explaining import explain_wait, node_statuses, preflight, quota_statuses
 from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.model import GangState, Policy
 
@@ -13,7 +13,7 @@ MAX_WAIT = STRICT.patience
 
 def explanation(cluster: SimulatedCluster, uid: int, now: int = NOW) -> Waiting:
     cluster.plan(now)
-    reasons = why(cluster.snapshot, JobUid(uid), now)
+    reasons = explain_wait(cluster.snapshot, JobUid(uid), now)
     assert reasons is not None
     return reasons
 

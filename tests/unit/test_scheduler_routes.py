@@ -23,7 +23,7 @@ def admitted_nodes(cluster: SimulatedCluster) -> dict[int, set[str]]:
 
 
 def wait_message(cluster: SimulatedCluster, uid: int) -> str:
-    waiting = explaining.why(cluster.snapshot, JobUid(uid), NOW)
+    waiting = explaining.explain_wait(cluster.snapshot, JobUid(uid), NOW)
     assert waiting
     return waiting.message
 

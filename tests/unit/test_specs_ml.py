@@ -18,7 +18,7 @@ from tests.unit.specs_requests import (
 )
 from trainshed.core.job import DEFAULT_TIMEOUT, Accelerators, Disk, JobSpec
 from trainshed.core.specs.ml import parse_job
-from trainshed.core.specs.worker_pool import without_gpus
+from trainshed.core.specs.worker_pool import missing_gpu_warning
 
 PACKAGE: Request = {"packageUris": ["gs://bucket/p.tar.gz"], "pythonModule": "trainer.task"}
 OLD_TORCH = "gcr.io/cloud-ml-public/training/pytorch-gpu.1-6"
@@ -184,9 +184,9 @@ def test_gpu_scale_tiers_warn_about_missing_gpus() -> None:
     gpu = spec_of(ml_job(scaleTier="BASIC_GPU"))
     assert gpu.pool(0).machine.accelerators == Accelerators("NVIDIA_TESLA_K80", 1)
     assert len(gpu.warnings) == 1, "the warning about missing GPUs needs the list of nodes"
-    warning = without_gpus(gpu.pools, ())
+    warning = missing_gpu_warning(gpu.pools, ())
     assert warning and "NVIDIA_TESLA_K80" in warning
-    assert without_gpus(gpu.pools, {"NVIDIA_TESLA_T4"}) is None
+    assert missing_gpu_warning(gpu.pools, {"NVIDIA_TESLA_T4"}) is None
     legacy = spec_of(custom(masterType="complex_model_l_gpu")).pool(0).machine
     assert (legacy.accelerators, legacy.vcpus) == (Accelerators("NVIDIA_TESLA_K80", 8), 32)
 

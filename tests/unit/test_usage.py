@@ -17,7 +17,7 @@ from trainshed.core.lifecycle.events import JobAdmitted, Preempted, RuntimePrepa
 from trainshed.core.lifecycle.records import Actor, Job
 from trainshed.core.names import JobUid
 from trainshed.core.usage import HOUR, Prices, Use, released_use, uses
-from trainshed.scheduler.explaining import why
+from trainshed.scheduler.explaining import explain_wait
 from trainshed.scheduler.model import Admit, Policy, Preempt
 
 ANA, BO = "ana@corp.example", "bo@corp.example"
@@ -136,7 +136,7 @@ def test_job_limit_of_a_user_does_not_affect_other_users() -> None:
     cluster.run(gang(1, person=ANA), "a")
     cluster.wait(gang(2, person=ANA), gang(3, person=BO))
     assert cluster.admitted_jobs() == [3]
-    waiting = why(cluster.snapshot, JobUid(2), NOW)
+    waiting = explain_wait(cluster.snapshot, JobUid(2), NOW)
     assert waiting is not None and waiting.reason is WaitReason.QUOTA
     assert waiting.message == f"{ANA} may have at most 1 job at once, and has job 1"
     assert waiting.hint and waiting.hint.endswith(f"quotas set jobs 2 --project p --user {ANA}")
@@ -152,7 +152,7 @@ def test_default_user_limit_applies_to_users_without_their_own() -> None:
     ]
     cluster.wait(*gangs)
     assert cluster.admitted_jobs() == [1, 3, 4]
-    waiting = why(cluster.snapshot, JobUid(2), NOW)
+    waiting = explain_wait(cluster.snapshot, JobUid(2), NOW)
     assert waiting is None or waiting.reason is not WaitReason.STOCK_OUT
 
 
@@ -216,7 +216,7 @@ def test_used_up_budget_blocks_starts_until_the_next_month() -> None:
     month.tracker.count_usage((hour_of(BO, at),))
     month.wait(2)
     assert month.admitted_jobs(at + 2 * HOUR) == []
-    waiting = month.tracker.why(JobUid(2), at)
+    waiting = month.tracker.explain_wait(JobUid(2), at)
     assert waiting is not None and waiting.reason is WaitReason.QUOTA
     assert waiting.message == "project demo has used 8 of 6 CPU-hours of this month's budget"
     (status,) = (s for s in month.tracker.quota_statuses(at, "demo") if s.key == month.key)
@@ -255,7 +255,7 @@ def test_budget_of_a_user_can_limit_costs_and_affects_only_that_user() -> None:
     month.wait(1, ANA)
     month.wait(2, BO)
     assert month.admitted_jobs(at + 9 * HOUR) == [2]
-    waiting = month.tracker.why(JobUid(1), at)
+    waiting = month.tracker.explain_wait(JobUid(1), at)
     assert waiting is not None
     assert waiting.message == f"{ANA} has used 6 of 5 of this month's budget"
 
@@ -265,7 +265,7 @@ def test_zero_budget_blocks_all_jobs_until_it_is_raised(person: str) -> None:
     month = Month(GPU_HOURS, 0, person)
     month.wait(1)
     assert month.admitted_jobs(time_of(2026, 11, 3)) == []
-    waiting = month.tracker.why(JobUid(1), time_of(2026, 11, 3))
+    waiting = month.tracker.explain_wait(JobUid(1), time_of(2026, 11, 3))
     assert waiting is not None and "budget" in waiting.message
     month.tracker.set_quotas({month.key: 1})
     assert month.admitted_jobs(time_of(2026, 11, 3)) == [1]

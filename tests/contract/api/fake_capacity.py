@@ -53,7 +53,7 @@ class FakeCapacity:
         self._limits: dict[QuotaKey, float] = {}
         self.readmitted: list[str] = []
 
-    def why(self, uid: JobUid) -> Waiting | None:
+    def explain_wait(self, uid: JobUid) -> Waiting | None:
         return self.reasons.get(uid)
 
     def position(self, uid: JobUid) -> int:

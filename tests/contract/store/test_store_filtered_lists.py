@@ -28,8 +28,8 @@ from trainshed.store.port import (
     Either,
     Equal,
     Every,
+    HasLabel,
     JobQuery,
-    Labelled,
     NewWork,
 )
 from trainshed.store.sqlite import narrowing
@@ -145,7 +145,7 @@ async def test_filtered_list_stays_within_its_project_and_location(
 ) -> None:
     await fill_store(store)
     whole = set(await list_uids(store, query, JobFilter(where=Every(()))))
-    for where in (Equal(Column.STATE, "QUEUED"), Labelled("team"), Every(())):
+    for where in (Equal(Column.STATE, "QUEUED"), HasLabel("team"), Every(())):
         everywhere = await list_uids(store, ALL, JobFilter(where=where))
         inside = await list_uids(store, query, JobFilter(where=where))
         assert inside == [uid for uid in everywhere if uid in whole] or query.collection is not None
@@ -166,12 +166,12 @@ async def test_filtered_lists_follow_state_changes_of_a_job(store: Store) -> Non
     await store.ledger.commit(epoch, step(live, JobState.RUNNING, "running"))
     assert (await find_uids(store, queued), await find_uids(store, running)) == ([], [1])
     await store.intake.replace_labels(job.name, (("team", "sound"), ("x", "")), "", T0)
-    assert await find_uids(store, Labelled("team", "vision")) == []
-    assert await find_uids(store, Every((Labelled("team", "sound"), Labelled("x")))) == [1]
+    assert await find_uids(store, HasLabel("team", "vision")) == []
+    assert await find_uids(store, Every((HasLabel("team", "sound"), HasLabel("x")))) == [1]
     live = live_job(await store.ledger.load(JobUid(1)))
     await store.ledger.commit(epoch, step(live, JobState.CANCELLED, "ended"))
     await store.intake.delete_job(job.name, operation(1))
-    assert await find_uids(store, Either((Labelled("x"), Equal(Column.STATE, "CANCELLED")))) == []
+    assert await find_uids(store, Either((HasLabel("x"), Equal(Column.STATE, "CANCELLED")))) == []
 
 
 async def test_filtered_list_step_without_matches_checks_a_limited_number_of_records(

@@ -71,7 +71,7 @@ class BoardCurves:
         self._run_names: dict[str, str] = {}
         self._is_stopped = False
 
-    async def begin(self) -> None:
+    async def prepare(self) -> None:
         """Create the experiment. If it already exists, read its runs."""
         name, job = self._experiment.name, self._job
         experiment = self._resource(name, name.own_id, source=str(job.name))

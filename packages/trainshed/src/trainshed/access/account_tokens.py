@@ -122,8 +122,8 @@ def check(bearer: Bearer, book: AccessBook) -> None:
         )
     if bearer.key and bearer.key not in book.keys:
         raise Unauthenticated(
-            f"This token depends on a key of {bearer.by or bearer.email} that was deleted. Get a new token "
-            "with another key."
+            f"This token was issued with a deleted key of {bearer.by or bearer.email}. Get a new token with "
+            "another key."
         )
     if not borrower or borrower == OWNER_EMAIL:
         return
@@ -131,8 +131,8 @@ def check(bearer: Bearer, book: AccessBook) -> None:
     speaker = book.accounts.get(borrower)
     if GET_ACCESS_TOKEN not in rights or (speaker is not None and speaker.disabled):
         raise Unauthenticated(
-            f"{borrower} may no longer impersonate {bearer.email}: it is disabled or lacks the permission "
-            f"{GET_ACCESS_TOKEN}."
+            f"{borrower} may no longer impersonate {bearer.email}, because {borrower} is disabled or lacks "
+            f"the permission {GET_ACCESS_TOKEN}. Ask an owner of the project to restore the access."
         )
 
 

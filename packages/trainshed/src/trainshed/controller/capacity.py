@@ -4,7 +4,7 @@ given times, and answers questions about capacity.
 A decision takes effect in the snapshot immediately, before its job has applied the decision. The next
 decision therefore does not assign the same capacity again. The job's next stored state corrects the snapshot.
 If a job is stored again before it has applied a decision, the decision is undone and must not be applied any
-more (`counts`).
+more (`is_valid`).
 
 Decisions are made on a copy of the snapshot. With many jobs and nodes, they are made in a thread, while the
 event loop continues. Decisions that are still valid afterwards are used. All other decisions are made again.
@@ -116,7 +116,7 @@ class CapacityTracker:
         self._wake_at = wake_at
         self._deliver = deliver
         self._at_once = at_once
-        #: A single thread, so that decisions and preflight checks alternate.
+        #: One thread, so that decisions and preflight checks do not run at the same time.
         self._thread = ThreadPoolExecutor(1, "planner")
         #: Held during a preflight check.
         self._asking = asyncio.Lock()
@@ -270,9 +270,9 @@ class CapacityTracker:
         """Count the usage of an attempt that has ended."""
         self.budgets.add(uses)
         for use in uses:
-            self.remember(use.within(use.began, use.ended), use.began, use.ended)
+            self.add_past_usage(use.within(use.began, use.ended), use.began, use.ended)
 
-    def remember(self, used: MachineTime, began: Nanos, ended: Nanos) -> None:
+    def add_past_usage(self, used: MachineTime, began: Nanos, ended: Nanos) -> None:
         """Add the past usage of a project between two times to the fair share."""
         self._snapshot.past.add(used, began, ended)
 
@@ -378,7 +378,7 @@ class CapacityTracker:
             case _:
                 return True
 
-    def unfit(self, node: str) -> NodeNews | None:
+    def unfit_reason(self, node: str) -> NodeNews | None:
         """Return the reason if a node accepts no replicas. Return None for any other node, and for unknown
         nodes."""
         if node in self._drains:
@@ -391,23 +391,25 @@ class CapacityTracker:
         is_unheard = state is NodeState.UNHEARD
         return NodeNews(_CONDITIONS[state], cause or f"{node} is out of service", is_unheard)
 
-    def on_unfit_nodes(self) -> tuple[JobUid, ...]:
+    def jobs_on_unfit_nodes(self) -> tuple[JobUid, ...]:
         """Return the jobs with replicas on unfit nodes, including replicas that were assigned just now."""
         snapshots = (self._snapshot, *self.reserved)
         there = (node for snapshot in snapshots for node in snapshot.nodes.values() if node.holders)
         return tuple(
-            dict.fromkeys(uid for node in there if self.unfit(node.name) for uid in node.holders)
+            dict.fromkeys(
+                uid for node in there if self.unfit_reason(node.name) for uid in node.holders
+            )
         )
 
     @property
     def queue_length(self) -> int:
         return sum(len(snapshot.queue) for snapshot in (self._snapshot, *self.reserved))
 
-    def why(self, uid: JobUid, now: Nanos) -> Waiting | None:
+    def explain_wait(self, uid: JobUid, now: Nanos) -> Waiting | None:
         """Return the reason why a job waits for capacity or for its start, or None if it does not wait."""
-        waiting = self.reserved.why(uid, now, lambda hold: self.why(hold, now))
+        waiting = self.reserved.explain_wait(uid, now, lambda hold: self.explain_wait(hold, now))
         if waiting is None and self.reserved.snapshot_of(uid) is None:
-            waiting = explaining.why(self._snapshot, uid, now)
+            waiting = explaining.explain_wait(self._snapshot, uid, now)
         if waiting is None and uid in self._delays:
             delay = self._delays[uid][1]
             return Waiting(
@@ -484,7 +486,7 @@ class CapacityTracker:
         self._thread.shutdown(wait=False)
 
     def node_statuses(self) -> tuple[NodeStatus, ...]:
-        causes = {name: unfit.cause for name in self.nodes if (unfit := self.unfit(name))}
+        causes = {name: unfit.cause for name in self.nodes if (unfit := self.unfit_reason(name))}
         # Nodes that accept replicas may also have a cause, such as a warning.
         causes = {name: cause for name, (_, cause) in self._engine_says.items() if cause} | causes
         shown = (self._snapshot, *self.reserved)
@@ -522,10 +524,10 @@ class CapacityTracker:
 
     def is_fit(self, node: str) -> bool:
         """Return whether a node accepts replicas."""
-        return self.unfit(node) is None
+        return self.unfit_reason(node) is None
 
     def _capacity_of(self, node: Node) -> NodeCapacity:
-        news = self.unfit(node.name)
+        news = self.unfit_reason(node.name)
         condition = news.condition if news else NodeCondition.READY
         return NodeCapacity(**asdict(node), condition=condition)
 

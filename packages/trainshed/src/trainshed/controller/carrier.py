@@ -276,7 +276,7 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction) -> None:
             await prepare(ports, job, instruction.attempt)
         case StartReplicas():
             # Start the log in parallel, because programs need more time for their first line.
-            beginning = begin(begin_log(ports, job), f"job {job.uid}: starting its log")
+            beginning = begin(start_log(ports, job), f"job {job.uid}: starting its log")
             await _launch(ports, job, instruction)
             await beginning
         case StopReplica(attempt, replica, incarnation):
@@ -398,7 +398,7 @@ def _title(choice: RuntimeChoice) -> str:
 
 
 async def prepare(ports: Ports, job: Job, attempt: int) -> None:
-    await begin_log(ports, job)
+    await start_log(ports, job)
     project = job.name.project_id
     account = service_account(project, job.spec)
     if directory := _probe_directory(job):
@@ -420,8 +420,9 @@ async def prepare(ports: Ports, job: Job, attempt: int) -> None:
     ports.report(job.uid, RuntimePrepared(attempt, output.duration))
 
 
-async def begin_log(ports: Ports, job: Job) -> None:
-    """Start a job's log with its notices about replaced runtimes and its warnings."""
+async def start_log(ports: Ports, job: Job) -> None:
+    """Write the first entries of a job's log: notices about replaced runtimes, and warnings. Has no effect
+    after the first attempt."""
     notices = dict.fromkeys((*job.spec.runtime_notices, *job.spec.warnings))
     if job.attempt > 1 or not notices:
         return
@@ -473,7 +474,7 @@ class BuildOutput:
         """Add a line. Callable from any thread, even after the end of the preparation."""
         # The service may have stopped while a build was still running.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._take, line)
+            self._loop.call_soon_threadsafe(self._add_line, line)
 
     async def __aenter__(self) -> Self:
         return self
@@ -493,7 +494,7 @@ class BuildOutput:
             # The write is not awaited directly, because cancelling the caller must not cancel the write.
             await asyncio.wait([self._writing])
 
-    def _take(self, line: str) -> None:
+    def _add_line(self, line: str) -> None:
         if self._left.is_set():
             return
         self._heard = True

@@ -299,8 +299,8 @@ class Controller:
 
     # --- the API's questions about capacity ---
 
-    def why(self, uid: JobUid) -> Waiting | None:
-        return self._capacity.why(uid, self._now())
+    def explain_wait(self, uid: JobUid) -> Waiting | None:
+        return self._capacity.explain_wait(uid, self._now())
 
     def position(self, uid: JobUid) -> int:
         return self._capacity.position(uid)
@@ -507,7 +507,7 @@ class Controller:
     def _wake_made(self, uid: JobUid) -> None:
         """Wake the works that programs of a finished job have created. Most of these works end together with
         the job."""
-        for made in self._jobs_of_jobs.of(uid):
+        for made in self._jobs_of_jobs.works_of(uid):
             self.wake(made)
 
     def _act_on_state(self, tracked: _Tracked) -> None:
@@ -525,7 +525,7 @@ class Controller:
 
     async def _commit(self, commit: Commit) -> int:
         if self._outbox is not None:
-            commit = replace(commit, notifications=self._outbox.of(commit))
+            commit = replace(commit, notifications=self._outbox.notifications_of(commit))
         generation = await self._ledger.commit(self._epoch, commit)
         if self._outbox is not None and commit.notifications:
             self._outbox.wake()
@@ -561,7 +561,7 @@ class Controller:
 
     def _leave_unfit_nodes(self) -> None:
         """Wake every job that has a replica on an unfit node."""
-        for uid in self._capacity.on_unfit_nodes():
+        for uid in self._capacity.jobs_on_unfit_nodes():
             if uid in self._tracked:
                 self.wake(uid)
 

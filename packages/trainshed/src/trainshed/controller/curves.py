@@ -175,7 +175,7 @@ class JobCurves:
         job, curves = followed.job, self._stores.curves
         followed.board = self._stores.board(job)
         if followed.board is not None:
-            await followed.board.begin()
+            await followed.board.prepare()
         followed.files = {file.path: file for file in await curves.files(job.uid)}
         if followed.files:
             followed.series = {
@@ -216,7 +216,7 @@ class JobCurves:
             while True:
                 async with self._reading:
                     piece = await asyncio.to_thread(_next, pieces)
-                if piece is None or not await self._take(followed, *piece):
+                if piece is None or not await self._store_points(followed, *piece):
                     break
                 has_news = True
         except OSError as failure:
@@ -224,7 +224,7 @@ class JobCurves:
             about(log, followed.job.uid).warning("event files in %s not read: %s", where, failure)
         return has_news
 
-    async def _take(
+    async def _store_points(
         self, followed: _Followed, progress: FileProgress, points: Mapping[str, list[Point]]
     ) -> bool:
         """Store the points from a file and the reading position. Return False if the job was deleted."""

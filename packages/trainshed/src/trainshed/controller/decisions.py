@@ -63,7 +63,7 @@ class Decisions:
         month, _ = month_of(now)
         self.capacity.budgets.load(await reader.machine_time(None, month, now), now)
         for used, began in await reader.past_use(now - self._remembered, _PERIOD):
-            self.capacity.remember(used, began, min(began + _PERIOD, now))
+            self.capacity.add_past_usage(used, began, min(began + _PERIOD, now))
 
     async def read_orders(self, reader: Reader) -> None:
         """Load the operators' settings: drained nodes and quotas."""

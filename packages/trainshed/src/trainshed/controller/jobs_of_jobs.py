@@ -60,7 +60,7 @@ class JobsOfJobs:
         """Stop counting a work, because it has finished or was not stored."""
         self._makers.pop(uid, None)
 
-    def of(self, maker: JobUid) -> tuple[JobUid, ...]:
+    def works_of(self, maker: JobUid) -> tuple[JobUid, ...]:
         """Return the unfinished works that programs of this job have created."""
         return tuple(uid for uid, made_by in self._makers.items() if made_by.uid == maker)
 

@@ -95,7 +95,7 @@ class Mailboxes:
         """Apply all events of one job, until its mailbox is empty."""
         stale = refused = 0
         while uid in self._mailboxes and not self._closing:
-            mailbox = self._take(uid)
+            mailbox = self._remove_batch(uid)
             try:
                 await self._apply(uid, mailbox)
                 stale = refused = 0
@@ -123,7 +123,7 @@ class Mailboxes:
                 await asyncio.sleep(_RETRY_INTERVAL)
         del self._busy[uid]
 
-    def _take(self, uid: JobUid) -> Mailbox:
+    def _remove_batch(self, uid: JobUid) -> Mailbox:
         """Remove at most `_MAX_BATCH` events from the mailbox, and return them."""
         mailbox = self._mailboxes.pop(uid)
         if len(mailbox.events) > _MAX_BATCH:

@@ -49,9 +49,9 @@ def of_lines(
 
 
 def thin_out(study: StudySpec, measured: list[Measurement], *, is_over: bool) -> list[Measurement]:
-    """Return at most about `_MAX_MEASUREMENTS` of the measurements, to limit the cost of a trial with a
-    million reports. The result includes the final measurement of an ended trial. If more measurements follow,
-    some of the selected ones are omitted, but no others are added between them."""
+    """Return a sample of at most about `_MAX_MEASUREMENTS` measurements, to limit the cost of a trial with a
+    million reports. The sample includes the final measurement of an ended trial. The sample is stable: if
+    more measurements follow, a later sample contains no earlier measurement that this sample omits."""
     if len(measured) <= _MAX_MEASUREMENTS:
         return measured
     kept = measured[:: 1 << ((len(measured) - 1) // _MAX_MEASUREMENTS).bit_length()]
@@ -64,11 +64,12 @@ def thin_out(study: StudySpec, measured: list[Measurement], *, is_over: bool) ->
 def known_metrics(
     study: StudySpec, measured: Sequence[Measurement], stored: Sequence[Measurement]
 ) -> list[Measurement]:
-    """Return the measurements with only the metrics of the study.
+    """Return the measurements with only the metrics of the study, because a program may report other metrics
+    as well.
 
-    A program may report other metrics as well. A step that is reported again, for example after a return to a
-    checkpoint, keeps its elapsed time. The new value therefore replaces the stored one, and the trial has one
-    measurement per step.
+    A program may report a step again, for example after a return to a checkpoint. The new measurement then
+    receives the elapsed time of the stored measurement of that step. The reason is that the store replaces a
+    measurement only by one with the same step and elapsed time. Each step thus has one measurement.
     """
     known = {metric.id for metric in study.metrics}
     elapsed = {measurement.step: measurement.elapsed for measurement in stored}
@@ -94,7 +95,7 @@ class Curves:
         #: Curves by trial number. None for a trial without a usable curve.
         self._kept: dict[JobUid, dict[int, Curve | None]] = {}
 
-    async def of(self, transition: Transition, sights: Sequence[Sight]) -> list[Curve]:
+    async def current_curves(self, transition: Transition, sights: Sequence[Sight]) -> list[Curve]:
         """Return the current learning curves of the job's trials, ascending by number. `sights`: the
         observation of each trial that ran when the transition began."""
         curves = await self._ended_curves(transition, {sight.trial.number for sight in sights})

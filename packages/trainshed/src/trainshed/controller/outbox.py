@@ -94,7 +94,7 @@ class OutboxWorker:
             # No retry is necessary, because the next check of the budgets repeats the notification.
             self._crew.begin(self._put(notices), "storing notifications of budgets")
 
-    def of(self, commit: Commit) -> tuple[Notification, ...]:
+    def notifications_of(self, commit: Commit) -> tuple[Notification, ...]:
         """Return the notifications that follow from a step."""
         if not self._targets:
             return ()

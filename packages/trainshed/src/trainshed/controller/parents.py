@@ -180,13 +180,15 @@ class Parents:
 
 
 def intents(live: LiveJob[Work], events: Sequence[Event]) -> tuple[CancelRequested, ...]:
-    """Return the cancels that a work has to apply. Only jobs have drills."""
+    """Return the cancels that a tuning job or pipeline has to apply. Other intents are drills, which only
+    jobs have."""
     wanted = (*(intent.event for intent in live.intents), *events)
     return tuple(cancel for cancel in wanted if isinstance(cancel, CancelRequested))
 
 
 def last_intent(live: LiveJob[Work]) -> int:
-    """Return the number of the last intent that a commit applies, or 0."""
+    """Return the number of the last stored intent of a work, or 0 without intents. The next commit applies
+    all intents up to this number."""
     return live.intents[-1].seq if live.intents else 0
 
 

@@ -113,10 +113,10 @@ class Reservations:
     def usage(self, name: PersistentResourceName) -> Used:
         return self._pools.usage(name)
 
-    def why(self, resource: PersistentResource) -> Waiting | None:
+    def explain_wait(self, resource: PersistentResource) -> Waiting | None:
         """Return the reason why machines of a resource are not reserved yet, or None if all are reserved."""
         for hold in resource.holds:
-            if waiting := self._capacity.why(hold.uid, self._now()):
+            if waiting := self._capacity.explain_wait(hold.uid, self._now()):
                 return waiting
         return None
 

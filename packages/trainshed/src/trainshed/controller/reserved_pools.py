@@ -150,7 +150,7 @@ class ReservedPools:
             for entry in snapshot.entries.values()
         )
 
-    def why(
+    def explain_wait(
         self, uid: JobUid, now: Nanos, hold: Callable[[JobUid], Waiting | None]
     ) -> Waiting | None:
         """Return the reason why a job of a resource waits, or None if it does not wait. `hold`: returns the
@@ -158,7 +158,7 @@ class ReservedPools:
         name, snapshot = self._homes.get(uid), self.snapshot_of(uid)
         if name is None or snapshot is None:
             return None
-        waiting = explaining.why(snapshot, uid, now)
+        waiting = explaining.explain_wait(snapshot, uid, now)
         if waiting is None:
             return None
         what = f"persistent resource {name.resource_id}"

@@ -82,7 +82,8 @@ class RetentionTimer:
 
     async def _due(self) -> list[_FinishedJob]:
         """Return the expired jobs of clients, with the earliest ends first. Include expired jobs whose
-        creating job no longer exists. `_delete` also deletes the jobs that they created."""
+        creating job no longer exists. The list omits other jobs that jobs have created, because `_delete`
+        deletes them together with their creating job."""
         before = self.now() - self.age
         query = JobQuery(None, None, None, limit=_PAGE)
         orphans = await self.reader.children(ORPHANS)

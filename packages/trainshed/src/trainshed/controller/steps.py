@@ -86,7 +86,9 @@ class JobSteps:
         # Not in a long queue, where each job would need a commit for little information. Responses about a
         # job always contain the reason.
         waiting = (
-            self._capacity.why(job.uid, self._now()) if is_new and not self.is_queue_long else None
+            self._capacity.explain_wait(job.uid, self._now())
+            if is_new and not self.is_queue_long
+            else None
         )
         if waiting is not None:
             message = "; ".join(filter(None, (waiting.message, waiting.hint)))
@@ -98,7 +100,7 @@ class JobSteps:
         """Request the job's replicas to leave unfit nodes. `lost`: replicas whose loss the job has not
         processed yet."""
         for node in sorted({r.node for r in job.replicas if r.node and not r.leaving}):
-            if job.is_placed and (news := self._capacity.unfit(node)) is not None:
+            if job.is_placed and (news := self._capacity.unfit_reason(node)) is not None:
                 staying = tuple(
                     r.id
                     for r in job.replicas

@@ -37,8 +37,8 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 _MAX_FAILURES = 3
-"""Maximum number of successive failed suggestions. A failure of the algorithm would repeat each time. After
-that, trials are drawn at random, so that no job waits forever."""
+"""Maximum number of successive failed requests for suggestions. After these failures, trials are drawn at
+random, so that no job waits forever for an algorithm that fails each time."""
 _RETRY_INTERVAL = 1.0
 """Seconds before a failed request for suggestions is repeated. The pause doubles each time."""
 _MAX_RETRY_INTERVAL = 60.0
@@ -68,7 +68,7 @@ class TuningReconciler:
         for cancel_request in intents(live, events):
             machine.cancel(transition, cancel_request)
         await self._stop_early(transition, sights)
-        begun = await self._begin(transition)
+        begun = await self._start_trials(transition)
         step = transition.step()
         if step.job.state.is_final:
             self._curves.forget(job.uid)
@@ -128,13 +128,13 @@ class TuningReconciler:
         numbers = [sight.trial.number for sight in fresh]
         if not numbers:
             return
-        curves = await self._curves.of(transition, sights)
+        curves = await self._curves.current_curves(transition, sights)
         verdicts = await self._stores.advisor.should_stop(job.spec.study, curves, numbers)
         for sight, verdict in zip(fresh, verdicts, strict=True):
             if verdict.should_stop:
                 machine.stop_trial(transition, sight.trial, verdict.why)
 
-    async def _begin(self, transition: Transition) -> tuple[tuple[Job, TimelineEntry], ...]:
+    async def _start_trials(self, transition: Transition) -> tuple[tuple[Job, TimelineEntry], ...]:
         """Start the next trials, if suggestions for them exist. If not, request suggestions, and store other
         changes in the meantime."""
         job, count = transition.job, machine.startable_trials(transition.job)

@@ -43,7 +43,7 @@ class Acceptance(Struct, frozen=True):
 
     #: The routes of the node's cluster. Without routes, every machine type may run on every node.
     routes: tuple[Route, ...] = ()
-    #: The positions of the routes that lead to the node.
+    #: The positions in `routes` of the routes that lead to the node.
     open: frozenset[int] = frozenset()
 
     def allows(self, machine: MachineWanted) -> bool:
@@ -55,7 +55,8 @@ class Acceptance(Struct, frozen=True):
         return next(positions, None)
 
     def destination(self, machine: MachineWanted) -> str | None:
-        """Return the destination of a machine, such as "partition gpu", or None if it is unknown."""
+        """Return the part of the cluster where a machine type runs, such as "partition gpu": the name of its
+        route. Return None if no route matches the machine, or if the route has no name."""
         at = self.position(machine)
         return None if at is None else self.routes[at].name
 

@@ -16,7 +16,7 @@ MAX_STRING_BYTES = 120_000
 BYTES_PER_ENDPOINT = 64
 """Maximum bytes of a replica's address in CLUSTER_SPEC and TF_CONFIG."""
 _BYTES_OF_TASK = 500
-"""Maximum bytes of the other members of CLUSTER_SPEC and TF_CONFIG."""
+"""Maximum bytes of CLUSTER_SPEC or TF_CONFIG without the job and the addresses of the replicas."""
 
 
 class Endpoint(Struct, frozen=True):

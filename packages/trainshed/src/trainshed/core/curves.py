@@ -98,7 +98,7 @@ def last_point(series: CurveSeries) -> Point:
 class CurveWriter(Protocol):
     """Copies the curves of one job to another place, such as a tensorboard. Used by one task at a time."""
 
-    async def begin(self) -> None:
+    async def prepare(self) -> None:
         """Prepare the destination before the first points arrive."""
         ...
 

@@ -8,8 +8,8 @@ from trainshed.core.units import Bytes
 REDUCTION_PACKAGES = "/opt/trainshed/reduction"
 """Directory of the package `trainshed_reduction` for programs in container images."""
 METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
-"""The variable with the path of a trial's metrics file (facts/program#variables). An engine that cannot
-provide this path to a single replica sets another path."""
+"""The variable with the path of a trial's metrics file (facts/program#variables). If an engine cannot provide
+a separate file at this path for each replica, it sets another path."""
 REDUCTION_REPORT_FILE = "TRAINSHED_REDUCTION_REPORT_FILE"
 """The variable with the path of the report file for workers and reducers (spec/reduction#reports). An engine
 may set another path."""

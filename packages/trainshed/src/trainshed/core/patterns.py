@@ -77,7 +77,7 @@ def compile_regex(
     import re2
 
     if len(text) > longest:
-        raise PatternError(f"It has {len(text)} characters; at most {longest}.")
+        raise PatternError(f"It has {len(text)} characters. The maximum is {longest}.")
     options = re2.Options()
     options.max_mem = _MEMORY
     options.log_errors = False
@@ -93,7 +93,7 @@ def compile_regex(
     if compiled.programsize > most_steps:
         raise PatternError(
             f"{text!r} needs too many steps for each character of a text: "
-            f"{compiled.programsize}; at most {most_steps} are allowed. Use fewer "
+            f"{compiled.programsize}. The maximum is {most_steps}. Use fewer "
             f"repetitions ({{m,n}})."
         )
     return Regex(text, compiled)

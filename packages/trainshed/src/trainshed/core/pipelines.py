@@ -181,8 +181,8 @@ def model_fault(
     *,
     is_there: bool,
 ) -> str | None:
-    """Return the reason if a successful job provides no model, otherwise None. `versions`: the versions of
-    the model with this name. `is_there`: whether an object exists at `uri`."""
+    """Return the reason if a job succeeded but provides no usable model, otherwise None. `versions`: the
+    versions of the model with this name. `is_there`: whether an object exists at `uri`."""
     if not is_there:
         return (
             f"{uri} contains no model. The program must write its model to the directory in "
@@ -191,7 +191,7 @@ def model_fault(
     if draft.is_new_version and not versions:
         return f"{name}, the parent of the new model version, was deleted during the training."
     if versions and not draft.is_new_version:
-        # The service adds a version to a model only on request.
+        # The service adds a version to an existing model only if the request sets `parent_model`.
         return (
             f"the model {name} was created by another request during the training. Use "
             "another model_id, or set parent_model to that model to add a version to it. "
@@ -201,7 +201,7 @@ def model_fault(
 
 
 def fail(transition: WorkTransition[Pipeline], fault: str) -> None:
-    """Fail the pipeline because its successful job provides no model, for the reason from `model_fault`."""
+    """Fail a pipeline whose job succeeded but provides no model. `fault`: the reason from `model_fault`."""
     text = f"The training job succeeded, but {fault}"
     _end(transition, JobTrigger.FAILED, JobError(INVALID_ARGUMENT, text, cause="model"))
 

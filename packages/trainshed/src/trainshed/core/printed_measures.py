@@ -156,7 +156,7 @@ def read_measures(line: str) -> Iterator[tuple[str, str, float]]:
     of_line: str | None = None
     for match in _PAIR.finditer(line):
         if of_line is None:
-            # For lines such as `Test set: Average loss: 0.05`.
+            # The part of the data may be at the beginning of the line, as in `Test set: Average loss: 0.05`.
             of_line = _part(_words(line[: min(match.start(), 24)]))
         first, _, second = match[1].lower().partition(" ")
         # The first of two words may be unrelated, as in `INFO loss: 0.5`.

@@ -248,11 +248,11 @@ class Tracker:
         line_counts = counts(last_state(text))
         has_steps = any(count.level is Level.STEP for count in line_counts)
         for count in line_counts:
-            self._take(at, count, 1 if count.has_more and not has_steps else -1)
+            self._update_counter(at, count, 1 if count.has_more and not has_steps else -1)
         if self._first is None and (share := self._share()) is not None and line_counts:
             self._first = (at, share)
 
-    def _take(self, at: float, count: Count, end: int) -> None:
+    def _update_counter(self, at: float, count: Count, end: int) -> None:
         total = count.total or self._totals.get(count.what, 0.0)
         count = replace(count, total=0.0 if count.done > total else total)
         key = (count.what, count.total)
@@ -317,12 +317,13 @@ class Tracker:
         epochs = [seen for seen in known if seen.count.level is Level.EPOCH]
         if epochs:
             return max(epochs, key=lambda seen: seen.at)
-        # A counter that was observed only when complete is ambiguous.
+        # Ignore a counter that was observed only when complete: it may count only a part of the work.
         once = [
             seen for seen in known if seen.has_grown and not (seen.is_repeated or seen.is_aside)
         ]
         if any(seen.count.level is Level.EPOCH for seen in counters):
-            # The number of epochs is unknown, and each epoch has its own bars.
+            # The total number of epochs is unknown, and each epoch has its own bars. Only the counters with
+            # the largest total can measure the whole program.
             most = max((seen.count.total for seen in known), default=0.0)
             once = [seen for seen in once if seen.count.total == most]
         ahead = [seen for seen in once if not seen.is_through]

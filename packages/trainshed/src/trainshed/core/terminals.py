@@ -187,7 +187,7 @@ class Terminals(Protocol):
         """Open a shell next to the program of a live incarnation, or connect to a port that the program can
         reach. The shell has the program's view of the machine, permissions and limits, and ends with the
         program. The shell does not keep the replica alive and does not affect how the replica ends. Raises
-        TerminalRefused."""
+        TerminalRefused if the shell cannot be opened."""
         raise TerminalRefused("this engine does not support shells")
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
@@ -202,7 +202,7 @@ class Terminals(Protocol):
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, request: TerminalRequest
     ) -> Terminal:
         """Open a shell with a failed replica's files, its program's view of the machine, and its environment
-        without secrets. Raises TerminalRefused."""
+        without secrets. Raises TerminalRefused if the shell cannot be opened."""
         raise TerminalRefused("this engine does not keep the files of failed replicas")
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:

@@ -181,7 +181,8 @@ class Shape:
 
 
 Charged = tuple[tuple[QuotaKey, int], ...]
-"""A gang's amount on each meter. The number of replicas is last."""
+"""(key of the meter, amount) for each limit that a gang counts against. The meter of the number of replicas
+is last."""
 
 
 _NOTHING: Mapping[str, Sequence[Kind]] = {}

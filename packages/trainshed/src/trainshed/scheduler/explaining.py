@@ -55,7 +55,7 @@ _OPERATOR_CONDITIONS = {
 SECOND = 10**9
 
 
-def why(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
+def explain_wait(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
     """Return the reason why the job, or a replica of it, has no node at `now` (ns). Return None if all its
     replicas have nodes. The result describes the state after the last plan. No new plan is needed."""
     entry = snapshot.entries.get(uid)
@@ -98,7 +98,9 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
         return Waiting(WaitReason.STOCK_OUT, missing)
     if not possible:
         kinds = entry.shape.kinds
-        return Waiting(WaitReason.NO_NODE, _no_node(snapshot, kinds), _undrain(snapshot, kinds))
+        return Waiting(
+            WaitReason.NO_NODE, _no_node(snapshot, kinds), _undrain_advice(snapshot, kinds)
+        )
     for key, amount in entry.meters:
         meter = snapshot.meters[key]
         if not meter.has(amount):
@@ -123,7 +125,7 @@ def _explain_unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
         return Waiting(WaitReason.STOCK_OUT, f"{lost} and {missing}")
     if not possible:
         message = f"{lost}; {_no_node(snapshot, kinds)}"
-        return Waiting(WaitReason.NO_NODE, message, _undrain(snapshot, kinds))
+        return Waiting(WaitReason.NO_NODE, message, _undrain_advice(snapshot, kinds))
     needs = f" and needs {describe(kinds[0][0])} on another node" if snapshot.policy.strict else ""
     others = _used_by_others(snapshot) if snapshot.policy.strict else ""
     held = _blocking_jobs(snapshot, entry, kinds[0][0])
@@ -147,13 +149,13 @@ def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
 
 def _unavailable_nodes(snapshot: Snapshot, kinds: Kinds) -> list[str]:
     """Return the nodes that could run a replica of these kinds, but do not accept replicas at present."""
-    nodes = list(snapshot.known)
+    nodes = list(snapshot.total_resources)
     if snapshot.policy.strict:
-        nodes = fitting_nodes(snapshot.known, kinds[0][0]) or nodes
+        nodes = fitting_nodes(snapshot.total_resources, kinds[0][0]) or nodes
     return [name for name in sorted(nodes) if not snapshot.nodes[name].is_ready]
 
 
-def _undrain(snapshot: Snapshot, kinds: Kinds) -> str | None:
+def _undrain_advice(snapshot: Snapshot, kinds: Kinds) -> str | None:
     """Return advice on ending the drain or quarantine of suitable nodes, or None if no such node is
     suitable."""
     drained = [
@@ -228,7 +230,7 @@ def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
         held = _blocking_jobs(snapshot, entry, kind)
         ready = list(snapshot.ready)
         if len(ready) == 1:
-            return _on_the_one_node(snapshot, entry, ready[0]), held
+            return _explain_single_node(snapshot, entry, ready[0]), held
         if there or count > 1:
             plural = "replicas" if count > 1 else "replica"
             needs = f"needs capacity for {count} {plural} of {describe(kind)}"
@@ -249,7 +251,7 @@ def _used_by_others(snapshot: Snapshot) -> str:
     return f"; programs outside the service use {format_list(names, _MAX_NAMES)}"
 
 
-def _on_the_one_node(snapshot: Snapshot, entry: Entry, name: str) -> str:
+def _explain_single_node(snapshot: Snapshot, entry: Entry, name: str) -> str:
     """Explain the missing capacity of a single node by sums: "needs 8 CPUs, 4 of 8 are used by job 17"."""
     node = snapshot.nodes[name]
     vectors = [(kind.vector(node.layout), count) for kind, count in entry.shape.kinds]

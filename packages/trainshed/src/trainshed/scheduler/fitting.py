@@ -48,13 +48,13 @@ def assess_kinds(snapshot: Snapshot, kinds: Kinds) -> Feasibility:
     """Return whether these replicas of a gang can ever fit."""
     if not snapshot.policy.strict:
         return None, bool(len(snapshot.ready))
-    if not len(snapshot.known):
+    if not len(snapshot.total_resources):
         return None, False
     if find_placements(snapshot.ready, kinds):
         return None, True
-    if find_placements(snapshot.known, kinds) or unreachable_clusters(snapshot):
+    if find_placements(snapshot.total_resources, kinds) or unreachable_clusters(snapshot):
         return None, False
-    return shortage(snapshot.known, kinds), False
+    return shortage(snapshot.total_resources, kinds), False
 
 
 def unreachable_clusters(snapshot: Snapshot) -> list[NodeCapacity]:
@@ -117,9 +117,9 @@ def memory(size: int) -> str:
 def _too_large(nodes: NodeResources, kind: Kind) -> str:
     """Return, as text, the reason why one replica fits on no node: the single insufficient resource, or that
     no node has all of them."""
-    taking = [node for node in nodes if kind.is_taken(nodes.layout(node))]
+    taking = [node for node in nodes if kind.is_accepted_by(nodes.layout(node))]
     if not taking:
-        return _not_taken(nodes, kind)
+        return _explain_rejection(nodes, kind)
     of, lack = _destination(nodes, taking, kind), scarce_resource(nodes, taking, kind)
     if lack is None:
         return f"needs {describe(kind)} on one node; no node{of} has all of it"
@@ -151,7 +151,7 @@ def scarce_resource(
     return None
 
 
-def _not_taken(nodes: NodeResources, kind: Kind) -> str:
+def _explain_rejection(nodes: NodeResources, kind: Kind) -> str:
     """Return the explanation that no node accepts the machine type."""
     demand = kind.demand
     devices = f" with {kind.accelerator}" if kind.accelerator else ""
@@ -163,7 +163,8 @@ def _not_taken(nodes: NodeResources, kind: Kind) -> str:
 
 
 def _destination(nodes: NodeResources, some: Iterable[str], kind: Kind) -> str:
-    """Return the known destination of a machine as text, such as ` of partition gpu`, or ""."""
+    """Return the part of the cluster where the replica's machine type runs, as text such as ` of partition
+    gpu`. Return "" if it is unknown. `some`: the nodes whose routes are used."""
     machine = kind.demand.machine
     names = {nodes.layout(node).accepts.destination(machine) for node in some}
     return f" of {' or '.join(sorted(filter(None, names)))}" if any(names) else ""
@@ -188,7 +189,8 @@ class PlanTransaction:
         self.next_release = snapshot.queue.release_due(now)
         #: Reserved amounts of a node that are not subtracted from `free`, because they are not free yet.
         self._promised: dict[str, Vector] = {}
-        #: The reserved amount on a meter, and the maximum that may still be assigned.
+        #: By meter: the reserved amount (`_claims`), and the maximum amount that may still be assigned
+        #: (`_spares`).
         self._claims: dict[QuotaKey, int] = {}
         self._spares: dict[QuotaKey, int] = {}
         #: Number of replicas on each READY node, for relaxed mode.

@@ -101,7 +101,7 @@ class _Planner:
             if not entry.gang.spot:
                 self._relocate(entry)
         if len(self._snapshot.ready) or (
-            self._snapshot.policy.strict and len(self._snapshot.known)
+            self._snapshot.policy.strict and len(self._snapshot.total_resources)
         ):
             self._consider_all()
         reservations = tuple(self._transaction.reservations)
@@ -221,7 +221,8 @@ class _Planner:
         if not (reserve or hopeful):
             return False
         need = Need(self._transaction, entry)
-        if need.is_met:  # Another arrangement than the first one fits.
+        if need.is_met:
+            # The gang fits, but in another arrangement than the one that was tried first.
             parts = need.places()
             if parts is None or not self._transaction.allows(entry):
                 return False
@@ -455,7 +456,7 @@ def is_still_valid(snapshot: Snapshot, planned: Snapshot, decision: Decision) ->
         case StockOut():
             return snapshot.version == planned.version and entry.state == before
         case Preempt():
-            # `planned` may already contain the change.
+            # The plan may already have set `leaving` in `planned`.
             return entry.state == replace(before, leaving=False)
         case Admit(_, nodes):
             may_start = all(snapshot.meters[key].has(amount) for key, amount in entry.meters)

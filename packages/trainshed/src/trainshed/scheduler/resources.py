@@ -73,10 +73,10 @@ class Kind:
         suits = self._suits.get(layout)
         if suits is None:
             suits = not self.accelerator or self.accelerator in layout.types
-            suits = self._suits[layout] = suits and self.is_taken(layout)
+            suits = self._suits[layout] = suits and self.is_accepted_by(layout)
         return suits
 
-    def is_taken(self, layout: Layout) -> bool:
+    def is_accepted_by(self, layout: Layout) -> bool:
         """Return whether nodes with this layout accept the replica, if they have enough resources."""
         return layout.accepts.allows(self.demand.machine)
 

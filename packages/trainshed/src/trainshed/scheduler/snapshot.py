@@ -204,7 +204,7 @@ CONCURRENT_REPLICAS = QuotaKey(project_id="", region="", metric=REPLICAS)
 """The key of the meter for the number of concurrent replicas."""
 _TABLES = ("nodes", "meters")
 _COPIED = (
-    *("entries", "used", "past", "queue", "free", "ready", "known"),
+    *("entries", "used", "past", "queue", "free", "ready", "total_resources"),
     *("releases", "leaving", "spot", "unplaced", "_all"),
 )
 """The parts of a snapshot that a plan changes in place, so a copy includes them. The values of dictionaries
@@ -229,10 +229,11 @@ class Snapshot:
         #: The total amounts of READY nodes.
         self.ready = NodeResources()
         #: The total amounts of all nodes.
-        self.known = NodeResources()
-        #: Number of changes of `ready` and `known`.
+        self.total_resources = NodeResources()
+        #: Number of changes of `ready` and `total_resources`.
         self.version = 0
-        #: (end, uid) of running gangs, where resources become free at the end. Earliest end first.
+        #: (end, uid) of the running gangs, with the earliest end first. A gang's resources become free at its
+        #: end.
         self.releases: list[tuple[int, JobUid]] = []
         self.leaving: dict[JobUid, Entry] = {}
         #: The `cheapness` of the gangs that may be preempted, cheapest first.
@@ -268,7 +269,8 @@ class Snapshot:
             setattr(made, name, getattr(self, name).copy())
         for name in _TABLES:
             setattr(made, name, _copy_values(getattr(self, name)))
-        made._shapes = Shapes()  # The original's shapes may change independently.
+        # Not shared, because another thread may change the original's shapes.
+        made._shapes = Shapes()
         made._weigh()
         return made
 
@@ -462,7 +464,7 @@ class Snapshot:
         node = self.nodes.setdefault(name, Node(name))
         if node.capacity is not None:
             self._sum(node, -1)
-            for rooms in (self.free, self.ready, self.known):
+            for rooms in (self.free, self.ready, self.total_resources):
                 rooms.discard(name)
         node.capacity = capacity
         node.layout = UNKNOWN_LAYOUT if capacity is None else layout_of(capacity)
@@ -478,7 +480,7 @@ class Snapshot:
                 del self.nodes[name]
         else:
             self._sum(node, 1)
-            self.known.add(name, node.layout, node.has)
+            self.total_resources.add(name, node.layout, node.has)
             if node.is_ready:
                 self.ready.add(name, node.layout, node.has)
                 self.free.add(name, node.layout, node.free)

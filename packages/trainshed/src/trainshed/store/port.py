@@ -41,8 +41,8 @@ class Contains(Struct, frozen=True):
     part: str
 
 
-class Labelled(Struct, frozen=True):
-    """Condition: the work has a label with this key."""
+class HasLabel(Struct, frozen=True):
+    """Condition: the job, tuning job or pipeline has a label with this key."""
 
     key: str
     #: The value that the label must have, or None for any value.
@@ -50,8 +50,8 @@ class Labelled(Struct, frozen=True):
 
 
 class Created(Struct, frozen=True):
-    """Condition: the work was created in a period of time, which includes both ends. In nanoseconds since the
-    epoch."""
+    """Condition: the job, tuning job or pipeline was created between these times, including both. Times are
+    in nanoseconds since the epoch."""
 
     first: int
     last: int
@@ -69,7 +69,7 @@ class Either(Struct, frozen=True):
     conditions: tuple["Condition", ...]
 
 
-Condition = Equal | Contains | Labelled | Created | Every | Either
+Condition = Equal | Contains | HasLabel | Created | Every | Either
 
 
 ORPHANS: Final = JobUid(-1)

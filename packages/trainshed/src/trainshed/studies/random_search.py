@@ -17,7 +17,8 @@ STEPS = 11
 
 
 class RandomSearch:
-    """Implements `studies.port.Algorithm`. Uses only the numbers of trials."""
+    """Implements `studies.port.Algorithm`. Each suggestion depends only on the trial's number, the seed and
+    the specification, not on the results of other trials."""
 
     def suggest(
         self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int

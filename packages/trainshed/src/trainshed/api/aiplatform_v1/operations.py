@@ -156,7 +156,7 @@ def _unfinished_view(record: Operation, services: Services | None = None) -> Any
     set_micros(metadata.generic_metadata.update_time, record.updated)
     if services is not None and _RESOURCE_SEGMENT in record.target and not record.state.is_final:
         resource = services.reservations.find(PersistentResourceName.parse(record.target))
-        waiting = services.reservations.why(resource) if resource is not None else None
+        waiting = services.reservations.explain_wait(resource) if resource is not None else None
         if waiting is not None and record.kind is not OperationKind.DELETE:
             metadata.progress_message = waiting.message
     view.metadata.Pack(metadata)

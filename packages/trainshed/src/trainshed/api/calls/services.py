@@ -127,7 +127,7 @@ class CapacityView(Protocol):
     """The controller's view of capacity: nodes, quotas, and the reasons why jobs wait. Its methods are fast
     and never block, except for coroutines."""
 
-    def why(self, uid: JobUid) -> Waiting | None:
+    def explain_wait(self, uid: JobUid) -> Waiting | None:
         """Return the reason why a job waits, or None if it does not wait."""
         ...
 
@@ -189,7 +189,7 @@ class Reservations(Protocol):
 
     def usage(self, name: PersistentResourceName) -> Used: ...
 
-    def why(self, resource: PersistentResource) -> Waiting | None:
+    def explain_wait(self, resource: PersistentResource) -> Waiting | None:
         """Return the reason why some machines of a resource are not reserved yet; None = all machines are
         reserved."""
         ...

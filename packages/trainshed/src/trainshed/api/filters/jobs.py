@@ -34,7 +34,7 @@ from trainshed.store.port import (
     Either,
     Equal,
     Every,
-    Labelled,
+    HasLabel,
 )
 
 JobTest = Callable[[Work], bool]
@@ -142,14 +142,14 @@ def _state_filter(leaf: Comparison, states: States) -> JobFilter:
 def _label_condition(leaf: Comparison | Term) -> Condition | None:
     key = ".".join(leaf.path[1:])
     if isinstance(leaf, Term):
-        return Labelled(key)
+        return HasLabel(key)
     if not key:
-        return Labelled(leaf.value)
+        return HasLabel(leaf.value)
     match leaf.operator:
         case Operator.EQUAL:
-            return Labelled(key, leaf.value)
+            return HasLabel(key, leaf.value)
         case Operator.HAS:
-            return Labelled(key)
+            return HasLabel(key)
         case _:
             return None
 

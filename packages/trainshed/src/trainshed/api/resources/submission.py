@@ -35,7 +35,11 @@ from trainshed.core.packages import COPY_LABEL, JobPackage, digest_in
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.reservations import fault_of_job, resource_of
 from trainshed.core.specs.syntax import bucket_path_fault
-from trainshed.core.specs.worker_pool import named_directories, not_mounted, without_gpus
+from trainshed.core.specs.worker_pool import (
+    missing_gpu_warning,
+    named_directories,
+    unmounted_bucket_warning,
+)
 from trainshed.core.terminals import HIGHEST, PAGES_LABEL, are_pages
 from trainshed.core.tuning.records import TuningJob, TuningSpec
 from trainshed.core.units import Bytes, Nanos
@@ -246,8 +250,8 @@ def _warnings(services: Services, spec: JobSpec) -> Iterator[str]:
     not see as directories, GPUs that no node has (spec/queue#capacity), and disabled shells."""
     for name in dict.fromkeys(named_directories(spec.pools)):
         if services.buckets.is_unmounted(name):
-            yield not_mounted(name)
-    if warning := without_gpus(spec.pools, services.capacity.accelerators()):
+            yield unmounted_bucket_warning(name)
+    if warning := missing_gpu_warning(spec.pools, services.capacity.accelerators()):
         yield warning
     fields = {
         "enable_web_access": has_web_access(spec),

@@ -66,7 +66,7 @@ async def state_of(services: Services, work: Work) -> WorkState:
     work = with_link(services, work)
     match work:
         case Job():
-            waiting = None if work.state.is_final else services.capacity.why(work.uid)
+            waiting = None if work.state.is_final else services.capacity.explain_wait(work.uid)
             return WorkState(work, waiting)
         case TuningJob():
             children = [trial.job for trial in work.running]

@@ -54,8 +54,8 @@ from trainshed.store.port import (
     Either,
     Equal,
     Every,
+    HasLabel,
     JobQuery,
-    Labelled,
 )
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1.record import Nothing
@@ -306,7 +306,7 @@ async def cancel_all(call: JsonCall) -> records.CancelledJobs:
     faults.refuse()
     conditions: tuple[Condition, ...] = (
         Either(tuple(Equal(Column.STATE, state.value) for state in JobState if not state.is_final)),
-        *((Labelled(PERSON, user),) if user else ()),
+        *((HasLabel(PERSON, user),) if user else ()),
     )
 
     def passes(work: Work) -> bool:
@@ -364,11 +364,11 @@ def _filter(call: JsonCall) -> tuple[JobFilter, tuple[str, ...]]:
         of_name = Equal(Column.DISPLAY_NAME, display_name)
         tests.append(JobFilter(lambda work: work.display_name == display_name, of_name))
     if user:
-        of_user = Labelled(PERSON, user)
+        of_user = HasLabel(PERSON, user)
         tests.append(JobFilter(lambda work: person_of(work.creator) == user, of_user))
     for label in labels:
         key, equals, value = label
-        labelled = Labelled(key, value if equals else None)
+        labelled = HasLabel(key, value if equals else None)
         tests.append(JobFilter(partial(_is_labelled, label=label), labelled))
     if since is not None:
         created = Created(since, LAST_TIME)

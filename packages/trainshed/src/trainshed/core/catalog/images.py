@@ -25,7 +25,8 @@ _IMAGE_NAME = (
 )
 _NAME = re.compile(_IMAGE_NAME)
 _IMAGE = re.compile(_REPOSITORY + _IMAGE_NAME + r"(?::(?P<tag>latest|slim))?")
-# PyTorch's oldest images have Python in their names: `gcr.io/cloud-ml-public/pytorch_cpu_2_7:1_0_preview`.
+# In PyTorch's oldest images, the name contains the Python version, and the tag contains the framework
+# version: `gcr.io/cloud-ml-public/pytorch_cpu_2_7:1_0_preview`.
 _FIRST = re.compile(
     r"gcr\.io/cloud-ml-public/(?P<framework>pytorch)_(?P<device>cpu|gpu)_(?P<python>\d_\d+)"
     r":(?P<version>\d+_\d+)(?:_\w+)?"
@@ -149,7 +150,7 @@ def image_for_name(name: str, *, gpu: bool = False) -> str | None:
     # PyTorch has no image for CPUs only.
     devices = ("gpu",) if gpu else ("cpu", "xla", "gpu")
     names = [
-        (devices.index(match["device"]), -_place(python), image)
+        (devices.index(match["device"]), -_version_key(python), image)
         for image, (_, listed_version, python) in table("images")["images"].items()
         if (match := _NAME.fullmatch(image))
         and _FRAMEWORKS[match["framework"]] == framework
@@ -179,7 +180,7 @@ def is_reference(uri: str) -> bool:
     return _REFERENCE.fullmatch(uri) is not None
 
 
-def _place(version: str) -> int:
+def _version_key(version: str) -> int:
     """Return the sort key of a version `major.minor`, which compares both parts as numbers."""
     major, minor = version.split(".")
     return int(major) * 10_000 + int(minor)
@@ -199,7 +200,7 @@ def runtime_versions() -> dict[str, tuple[str, ...]]:
 
 
 def newest() -> str:
-    """Return the version whose rules apply to jobs on the default runtime."""
+    """Return the newest runtime version. Its rules also apply to jobs on the default runtime."""
     return next(reversed(runtime_versions()))
 
 

@@ -12,7 +12,8 @@ from trainshed.core.units import Nanos, whole_second
 
 
 class Split(enum.StrEnum):
-    """A set of rows, such as the training rows. The names of its files begin with the value."""
+    """A set of rows, such as the training rows. The names of a split's files begin with its value, such as
+    `training`."""
 
     TRAINING = "training"
     VALIDATION = "validation"

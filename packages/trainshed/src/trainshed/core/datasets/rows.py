@@ -105,12 +105,12 @@ def row_hash(dataset: str, content: str, row: int = 0) -> int:
 
 
 def split_at(number: int, ends: tuple[int, int]) -> Split:
-    """Return the split for a number that `row_hash` has returned."""
+    """Return the split of a row or item. `number`: its row hash. `ends`: the result of `bounds`."""
     return SPLITS[(number >= ends[0]) + (number >= ends[1])]
 
 
 def bounds(fractions: tuple[float, float, float]) -> tuple[int, int]:
-    """Return the smallest row hashes that belong to validation and to test."""
+    """Return the smallest row hash of the validation split, and the smallest row hash of the test split."""
     training, validation, test = fractions
     first = round(training * _WHOLE) if validation or test else _WHOLE
     return first, round((training + validation) * _WHOLE) if test else _WHOLE

@@ -1,6 +1,8 @@
 """Advice for users whose program failed, based on its last lines, its exit status and its limits. Pure.
-`advice.toml` contains all texts, and the rows for errors that a few patterns recognize. Each function returns
-a few sentences that advise the user, or None if the lines contain no known error."""
+
+`advice.toml` contains all texts. It also contains a table of errors, with the patterns that match them. Each
+function returns a few sentences that advise the user, or None if the lines contain no known error.
+"""
 
 import json
 import re
@@ -34,15 +36,17 @@ def advice(tail: str, spec: JobSpec, pool: int) -> str | None:
     """Return advice on the error in the last lines of a program of this pool, or None if no advice is
     known."""
     program = spec.pool(pool).program
-    return _on_module(tail, program) or _on_command(tail) or _on_row(tail, spec, program)
+    return (
+        _module_advice(tail, program) or _command_advice(tail) or _row_advice(tail, spec, program)
+    )
 
 
 def advice_on_end(ended: ExitRecord, status: int, spec: JobSpec, pool: int) -> str | None:
     """Return advice on the exit of a program of this pool, or None if no advice is known. `status`: the
     published exit status."""
     if ended.oom or ended.child_oom:
-        return _on_memory(spec, pool)
-    return advice(ended.tail, spec, pool) or _on_signal(
+        return _memory_advice(spec, pool)
+    return advice(ended.tail, spec, pool) or _signal_advice(
         ended.tail, status, is_signal=ended.signal is not None
     )
 
@@ -52,7 +56,7 @@ def _texts() -> dict[str, Any]:
     return tomllib.loads(Path(__file__).with_name("advice.toml").read_text("utf-8"))
 
 
-def _on_row(tail: str, spec: JobSpec, program: Program) -> str | None:
+def _row_advice(tail: str, spec: JobSpec, program: Program) -> str | None:
     """Return the text of the first row of `advice.toml` that matches the last lines, or None."""
     has_own_image = program.runtime.family == CONTAINER
     facts = {
@@ -88,7 +92,7 @@ def _value(row: Mapping[str, Any], tail: str) -> str | None:
     return None
 
 
-def _on_command(tail: str) -> str | None:
+def _command_advice(tail: str) -> str | None:
     """Return advice for a job whose command is a single text instead of a list, or None for other jobs."""
     absent = ": command not found; looked in "
     name = next((line.partition(absent)[0] for line in tail.splitlines() if absent in line), "")
@@ -110,7 +114,7 @@ _MISSING_MODULE: Final = re.compile(r"(?:Error|python[\d.]*): No module named '?
 """Matches the last line of a traceback, and the error of an interpreter that cannot find its module."""
 
 
-def _on_module(tail: str, program: Program) -> str | None:
+def _module_advice(tail: str, program: Program) -> str | None:
     missing = _MISSING_MODULE.findall(tail)
     if not missing:
         return None
@@ -123,14 +127,14 @@ def _on_module(tail: str, program: Program) -> str | None:
             "__init__.py, and package_data includes data files."
         )
     framework: str | None = _texts()["frameworks"].get(root)
-    if with_framework := _with_framework(framework, program):
+    if with_framework := _framework_advice(framework, program):
         return with_framework
     if "." in module and framework == program.runtime.family:
         return (
             f"{root} {program.runtime.version} is installed and has no module {module}. "
             "Another version may have it."
         )
-    distribution, way = _distribution(module), _way(program)
+    distribution, way = _distribution(module), _submission_method(program)
     texts = _texts()["modules"][way]
     install = texts["install"].replace("{}", distribution or root)
     if distribution:
@@ -160,18 +164,18 @@ def _distribution(module: str) -> str | None:
     return known.get(".".join((root, *below[:1]))) or known.get(root)
 
 
-def _with_framework(framework: str | None, program: Program) -> str | None:
+def _framework_advice(framework: str | None, program: Program) -> str | None:
     """Return advice on images with this framework, or None if the job has the framework or needs none."""
     if framework is None or program.runtime.family in (framework, CONTAINER):
         return None
-    image = framework if _way(program) == "run" else images.image_for_name(framework)
+    image = framework if _submission_method(program) == "run" else images.image_for_name(framework)
     return (
         f"It is part of other images: set one, such as {image} (--image of trainshed "
         "run; imageUri, or executorImageUri of a package; masterConfig.imageUri)."
     )
 
 
-def _way(program: Program) -> str:
+def _submission_method(program: Program) -> str:
     """Return the way in which a program was submitted, as a key of `[modules]` in `advice.toml`."""
     module = program.module or ""
     if any(_SDK_SCRIPT in word for word in (module, *program.command, *program.args)):
@@ -190,7 +194,7 @@ _DUMPED: Final = re.compile(r"Fatal Python error|Current thread 0x")
 """Lines that Python's fault handler prints."""
 
 
-def _on_signal(tail: str, status: int, *, is_signal: bool) -> str | None:
+def _signal_advice(tail: str, status: int, *, is_signal: bool) -> str | None:
     """Return a text about the signal that an exit status represents and how to find its cause. Return None if
     the status represents no signal. `is_signal`: whether a status below 128 is the number of a signal."""
     number = status if is_signal and status < 128 else status - 128 if 128 < status < 160 else 0
@@ -202,7 +206,7 @@ def _on_signal(tail: str, status: int, *, is_signal: bool) -> str | None:
     return f"Status {status} stands for a signal: {text}{traced}"
 
 
-def _on_memory(spec: JobSpec, pool: int) -> str:
+def _memory_advice(spec: JobSpec, pool: int) -> str:
     """Return advice with the memory limit of the pool's replicas and the next larger machine type."""
     machine = spec.pool(pool).machine
     text = (

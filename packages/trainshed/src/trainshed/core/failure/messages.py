@@ -56,7 +56,8 @@ def public_message(code: int, message: Message, evidence: Evidence, own: str | N
 
 
 def _reason(evidence: Evidence) -> str | None:
-    """Return the error in one sentence, or None if the message contains the error."""
+    """Return the reason of the failure in one sentence, or None if the text of the public message already
+    states the reason."""
     ended = evidence.exit
     if evidence.text or ended is None or ended.oom or ended.out_of_disk:
         return evidence.text

@@ -124,7 +124,8 @@ def _find_error(lines: Sequence[str]) -> str:
             break
         first = errors[index - 1]
     if last is first and _WRAPS.search(last.text):
-        # The other process may have printed its error in any form.
+        # The other process may have printed its error in any form, so use the last line with an error before
+        # the report about it.
         before = lines[
             : next(at for at, line in enumerate(lines) if line and last.text.startswith(line))
         ]

@@ -278,7 +278,7 @@ def _retry(transition: Transition, evidence: Evidence, verdict: Verdict) -> None
     rule = verdict.rule
     growth = min(transition.job.memory_factor * rule.memory_growth, max(rule.memory_cap, 1.0))
     if transition.job.spec.persistent_resource is not None:
-        growth = 1.0  # The resource's machines are reserved with a fixed amount of memory.
+        growth = 1.0  # A persistent resource reserves its machines with a fixed memory size.
     # With more memory, the replicas may not fit on their nodes, so the scheduler must place them again.
     grows = growth > transition.job.memory_factor
     keeps_room = not rule.gives_room and not verdict.back_off and not grows

@@ -91,8 +91,8 @@ class NodeLeft(Struct, frozen=True):
     node: str
     #: The human-readable reason.
     reason: str
-    #: Running replicas that may stay on the node, because they may still be able to work. Their loss would be
-    #: reported separately.
+    #: Running replicas that continue on the node, because they may still work. If such a replica is lost, its
+    #: engine reports the loss separately.
     staying: tuple[ReplicaId, ...] = ()
 
 

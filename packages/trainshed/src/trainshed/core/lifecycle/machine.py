@@ -84,7 +84,7 @@ def step(job: Job, event: Event, now: Nanos, policy: FailurePolicy = _POLICY) ->
     if job.state.is_final:
         return Step(job)
     transition = Transition(job, now, policy)
-    _take(transition, event)
+    _apply_event(transition, event)
     # Fire the drills that wait only for their replica to run.
     for drill in transition.job.drills:
         is_due = drill.is_armed and not drill.at_line
@@ -93,7 +93,7 @@ def step(job: Job, event: Event, now: Nanos, policy: FailurePolicy = _POLICY) ->
     return transition.step()
 
 
-def _take(transition: Transition, event: Event) -> None:
+def _apply_event(transition: Transition, event: Event) -> None:
     match event:
         case JobAdmitted():
             _admit(transition, event)
@@ -140,7 +140,7 @@ def _take_of_replica(
                 transition.record(timeline.start(transition.job, up))
                 mark_running_if_all_up(transition)
         case ReplicaNoted():
-            notes.take_note(transition, replica, event)
+            notes.record_note(transition, replica, event)
         case ReplicaExited():
             _replica_exited(transition, replica, event)
         case ReplicaLost():
@@ -494,7 +494,7 @@ def give_up(job: Job, event: Event, cause: str, now: Nanos) -> Step[Job]:
         placed=job.placed if lives else 0,
         updated=at,
     )
-    return Step(ended, (timeline.refused_event(type(event).__name__, cause, now),))
+    return Step(ended, (timeline.service_failure(type(event).__name__, cause, now),))
 
 
 def give_up_parent(
@@ -508,7 +508,7 @@ def give_up_parent(
     ended = replace(
         work, outcome=outcome, state=outcome.state, error=outcome.error, ended=at, updated=at
     )
-    return ended, (timeline.refused_event(name, cause, now), timeline.end(outcome, now))
+    return ended, (timeline.service_failure(name, cause, now), timeline.end(outcome, now))
 
 
 def _is_nowhere(job: Job, replica: Replica, event: Event) -> bool:

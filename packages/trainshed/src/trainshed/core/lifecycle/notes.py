@@ -29,9 +29,10 @@ KINDS: Final = {
 """The kind of the timeline entry by the name of the note. All other notes are about a reduction."""
 
 
-def take_note(transition: Transition, replica: Replica, event: ReplicaNoted) -> None:
-    """Record a replica's note. For a node's disk shortage, record only its beginning and its end."""
-    # Numbers ascend. After a restart of the service, engines report old notes again.
+def record_note(transition: Transition, replica: Replica, event: ReplicaNoted) -> None:
+    """Record a replica's note, a message to users, on the timeline. For a shortage of disk space on a node,
+    record only the beginning and the end."""
+    # Skip notes that are already recorded: after a restart of the service, engines report old notes again.
     if event.number <= replica.notes:
         return
     job, node, kind = transition.job, replica.node, KINDS.get(event.name, "reduction")

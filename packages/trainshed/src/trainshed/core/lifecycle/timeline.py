@@ -204,8 +204,9 @@ def _which_drill(drill: Drill) -> dict[str, object]:
     return {"drill": drill.number, "drill_kind": drill.kind.value, "replica": str(drill.replica)}
 
 
-def refused_event(name: str, message: str, now: Nanos) -> TimelineEntry:
-    """Return the entry for an event that the service could not apply. The event ended the attempt."""
+def service_failure(name: str, message: str, now: Nanos) -> TimelineEntry:
+    """Return the entry for an error of the service that ends a job, tuning job or pipeline. `name`: the type
+    of the event that could not be applied, or the kind of the work. `message`: the error."""
     return TimelineEntry(now, "service_failed", f"{name}: {message}")
 
 

@@ -174,7 +174,7 @@ class WorkTransition(Generic[W]):
     def fire_job(self, trigger: JobTrigger) -> bool:
         """Apply a trigger to the state of the job. Return False if the trigger is ignored. Raise
         IllegalTransition if it is impossible."""
-        state = JOB.fire(self.job.state, trigger, self._so_far())
+        state = JOB.fire(self.job.state, trigger, self._history_lines())
         if state is not None and state is not self.job.state:
             self.change(state=state)
         return state is not None
@@ -193,7 +193,7 @@ class WorkTransition(Generic[W]):
             self.change(updated=max(self.now, self.job.updated))
         return Step(self.job, tuple(self._entries))
 
-    def _so_far(self) -> Iterator[str]:
+    def _history_lines(self) -> Iterator[str]:
         """Yield lines for the error about an illegal transition: the original record and the new timeline
         entries."""
         before = self._before
@@ -219,7 +219,7 @@ class Transition(WorkTransition[Job]):
     def fire_attempt(self, trigger: AttemptTrigger) -> bool:
         """Apply a trigger to the state of the attempt. Return False if the trigger is ignored. Raise
         IllegalTransition if it is impossible."""
-        phase = ATTEMPT.fire(self.job.phase, trigger, self._so_far())
+        phase = ATTEMPT.fire(self.job.phase, trigger, self._history_lines())
         if phase is not None:
             self.change(phase=phase)
         return phase is not None
@@ -230,7 +230,7 @@ class Transition(WorkTransition[Job]):
         """Apply a trigger to the state of a replica, set its `changes`, and return the replica. Return None
         if the trigger is ignored. Raise IllegalTransition if it is impossible."""
         before = self.replica(replica)
-        state = REPLICA.fire(before.state, trigger, self._so_far())
+        state = REPLICA.fire(before.state, trigger, self._history_lines())
         if state is None:
             return None
         return self.change_replica(replica, state=state, **changes)
@@ -247,7 +247,7 @@ class Transition(WorkTransition[Job]):
         """Return the current state of a replica of the current attempt."""
         return next(r for r in self.job.replicas if r.id == replica)
 
-    def _so_far(self) -> Iterator[str]:
+    def _history_lines(self) -> Iterator[str]:
         job = self._before
         yield f"attempt {job.attempt} {job.phase}"
         for replica in job.replicas:
@@ -255,7 +255,7 @@ class Transition(WorkTransition[Job]):
                 f"{replica.id}: {replica.state}, incarnation {replica.incarnation} on "
                 f"{replica.node or 'no node'}"
             )
-        yield from super()._so_far()
+        yield from super()._history_lines()
 
 
 def instructions(job: Job) -> tuple[Instruction, ...]:

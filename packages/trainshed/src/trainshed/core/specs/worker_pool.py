@@ -287,7 +287,7 @@ def _reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
     return ()
 
 
-def without_gpus(pools: tuple[WorkerPool, ...], there: Collection[str]) -> str | None:
+def missing_gpu_warning(pools: tuple[WorkerPool, ...], there: Collection[str]) -> str | None:
     """Return a warning if a job requests GPUs and no node has GPUs, otherwise None (spec/queue#capacity).
     `there`: the types of accelerators on the nodes."""
     devices = sorted(kind for kind in _devices(pools) if kind.startswith("NVIDIA"))
@@ -310,7 +310,7 @@ def named_directories(pools: tuple[WorkerPool, ...]) -> Iterator[str]:
             yield from _DIRECTORY.findall(text)
 
 
-def not_mounted(bucket: str) -> str:
+def unmounted_bucket_warning(bucket: str) -> str:
     """Return a warning about a bucket that is not mounted as a directory."""
     return (
         f"The job's programs refer to /gcs/{bucket}, but this directory does not exist. "

@@ -93,7 +93,7 @@ def observe(transition: Transition, sights: Sequence[Sight]) -> None:
     """Apply the observed states of the running trials."""
     for sight in sights:
         if (running := transition.running(sight.trial.number)) is not None:
-            _take(transition, running, sight)
+            _apply_sight(transition, running, sight)
     settle(transition)
 
 
@@ -158,7 +158,7 @@ def deadlines(job: TuningJob) -> tuple[Deadline, ...]:
     return ()
 
 
-def _take(transition: Transition, running: RunningTrial, sight: Sight) -> None:
+def _apply_sight(transition: Transition, running: RunningTrial, sight: Sight) -> None:
     transition.measurements += (
         (running.number, measurement) for measurement in sight.new_measurements
     )
@@ -237,7 +237,7 @@ def _infeasible(
 
 
 def _too_many_failed(job: TuningJob) -> bool:
-    """Return whether the job fails because of its failed trials (facts/tuning#failing-trials)."""
+    """Return whether so many trials have failed that the job fails (facts/tuning#failing-trials)."""
     if limit := job.spec.max_failed_trials:
         return job.failed >= limit
     if job.succeeded + job.infeasible == 1:

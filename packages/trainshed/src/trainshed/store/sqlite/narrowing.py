@@ -24,8 +24,8 @@ from trainshed.store.port import (
     Either,
     Equal,
     Every,
+    HasLabel,
     JobQuery,
-    Labelled,
 )
 from trainshed.store.sqlite.connections import Parameters
 
@@ -171,7 +171,7 @@ class _Sql(Struct):
                 )
             case Contains(part):
                 return f"instr(works.display_name, {self._value(part)}) > 0"
-            case Labelled(key, value):
+            case HasLabel(key, value):
                 valued = "" if value is None else f" AND value = {self._value(value)}"
                 labelled = f"SELECT uid FROM work_labels WHERE key = {self._value(key)}{valued}"
                 if self.leads:
