@@ -15,8 +15,8 @@ from trainshed.core.errors import Unavailable
 from trainshed.store.audit import mark_stored, with_audit_record
 from trainshed.store.sqlite.connections import migrate
 from trainshed.store.sqlite.database import Store
-from trainshed.store.sqlite.snapshots import unreadable
-from trainshed.store.sqlite.writer import public
+from trainshed.store.sqlite.snapshots import read_error
+from trainshed.store.sqlite.writer import public_error
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class InlineStore(Store):
             with contextlib.suppress(sqlite3.Error):
                 execute("ROLLBACK")
             if isinstance(error, sqlite3.OperationalError):
-                raise public(what, error) from error
+                raise public_error(what, error) from error
             raise
         if self.after_commit is not None:
             self.after_commit(what)
@@ -73,7 +73,7 @@ class InlineStore(Store):
         try:
             return read(self._connection)
         except sqlite3.OperationalError as error:
-            raise unreadable(error) from error
+            raise read_error(error) from error
 
     async def read_async(self, read: Callable[[sqlite3.Connection], T]) -> T:
         return self.read_now(read)

@@ -96,7 +96,7 @@ class DiscardedLog(ServiceLog):
 
     def __init__(self) -> None: ...
 
-    async def begin(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
+    async def start(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
         """Ignores log headers."""
 
     async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:

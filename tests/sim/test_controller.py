@@ -51,7 +51,7 @@ async def test_job_with_a_duplicate_name_releases_its_capacity(tmp_path: Path) -
         await w.create(first := numbered_job(1, 1))
         with pytest.raises(AlreadyExists):
             await w.create(replace(numbered_job(2, 1), name=first.name))
-        assert {job.uid for job in w.controller.running()} == {1}
+        assert {job.uid for job in w.controller.running_jobs()} == {1}
         await w.create(numbered_job(3, 1))
         await w.state(JobUid(3), JobState.RUNNING)
     assert {key[0] for key in w.engine.launches} == {1, 3}
@@ -298,4 +298,4 @@ async def test_slots_of_a_job_that_ends_during_shutdown_are_released(
         monkeypatch.setattr(w.store.ledger, "commit", slowly)
         w.engine.exit(uid, 1, PRIMARY, 0)
         await (await closing)
-        assert (w.controller.running(), w.engine.released.get_nowait()) == ((), (uid, 1))
+        assert (w.controller.running_jobs(), w.engine.released.get_nowait()) == ((), (uid, 1))

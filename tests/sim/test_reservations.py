@@ -140,7 +140,7 @@ async def test_quotas_and_usage_count_persistent_resource_not_its_jobs(tmp_path:
         assert [(use.job, use.machines, use.person) for use in used] == [
             (str(NAME), 2, "ana@x.example")
         ]
-        (on_it,) = (job for job in w.controller.holding() if job.uid == 1)
+        (on_it,) = (job for job in w.controller.placed_jobs() if job.uid == 1)
         assert not w.controller.uses(on_it, w.time)
         await w.controller.reservations.change(
             NAME, lambda r, _: replace(r, deleted_by="ana@x.example")
@@ -202,7 +202,7 @@ async def test_concurrent_jobs_use_the_last_reserved_machine_one_after_another(
         await asyncio.gather(*(w.create(on_lab(number, 1)) for number in (1, 2, 3)))
         for number in (1, 2, 3):
             await w.state(JobUid(number), JobState.RUNNING)
-            running = {job.uid for job in w.controller.running()}
+            running = {job.uid for job in w.controller.running_jobs()}
             assert running == {number}
             w.engine.exit(JobUid(number), 1, PRIMARY, 0)
             await w.state(JobUid(number), JobState.SUCCEEDED)
@@ -446,4 +446,4 @@ async def test_persistent_resource_keeps_machines_despite_a_used_up_budget(tmp_p
         await w.until(JobUid(2), lambda job: not job.placed)
         assert w.controller.reservations.get(NAME).slots().total() == 1
         assert "budget" in wait_reason(w, 2)
-        assert {job.uid for job in w.controller.running()} == {1}
+        assert {job.uid for job in w.controller.running_jobs()} == {1}

@@ -24,7 +24,7 @@ class RecordingLog(ServiceLog):
         self.batches: list[list[str]] = []
         self.failure: OSError | None = None
 
-    async def begin(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
+    async def start(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
         raise AssertionError("nothing is begun while environments are built")
 
     async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
@@ -53,9 +53,9 @@ async def test_log_starts_with_its_notices_once(tmp_path: Path) -> None:
     """Repeated starts of the log add no notices. Build output follows them."""
     published: list[JobUid] = []
     log = ServiceLog(tmp_path, published.append)
-    await log.begin(UID, 1, ("notice", "warning"))
+    await log.start(UID, 1, ("notice", "warning"))
     await log.append(UID, 1, ["built"])
-    await log.begin(UID, 1, ("notice", "warning"))
+    await log.start(UID, 1, ("notice", "warning"))
     page = await LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).page(UID)
     assert [(line.text, line.severity, line.is_notice) for line in page.lines] == [
         ("notice", Severity.NOTICE, True),

@@ -76,7 +76,7 @@ class FakeCapacity:
             if key.project_id == project_id
         )
 
-    def holding(self) -> tuple[Job, ...]:
+    def placed_jobs(self) -> tuple[Job, ...]:
         return self.held
 
     def uses(self, job: Job, until: Nanos) -> tuple[Use, ...]:

@@ -427,7 +427,7 @@ async def start_log(ports: Ports, job: Job) -> None:
     if job.attempt > 1 or not notices:
         return
     try:
-        await ports.log.begin(job.uid, job.attempt, tuple(notices))
+        await ports.log.start(job.uid, job.attempt, tuple(notices))
     except OSError as failure:
         about(log, job.uid, attempt=job.attempt).warning("log not written: %s", failure)
 

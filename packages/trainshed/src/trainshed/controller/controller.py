@@ -142,7 +142,7 @@ class Controller:
             budgets=Budgets(
                 prices or Prices(),
                 lambda now: chain(
-                    (use for job in self.holding() for use in self.uses(job, now)),
+                    (use for job in self.placed_jobs() for use in self.uses(job, now)),
                     self.reservations.uses(now),
                 ),
                 () if outbox is None else outbox.marks,
@@ -245,11 +245,11 @@ class Controller:
         self._watchers.close()
         self._crew.cancel()
         await asyncio.gather(*busy, return_exceptions=True)
-        tidying = self._carrying(final=True)
+        tidying = self._carrier_tasks(final=True)
         if tidying:
             # Finished jobs release their slots. The next start of the service releases the remaining slots.
             await asyncio.wait(tidying, timeout=_RELEASE_TIMEOUT)
-        carrying = self._carrying()
+        carrying = self._carrier_tasks()
         for tracked in self._tracked.values():
             tracked.carrier.cancel()
         await asyncio.gather(*carrying, return_exceptions=True)
@@ -257,12 +257,12 @@ class Controller:
             await self._curves.close()
         await self._ports.engine.close()
 
-    def running(self) -> tuple[Job, ...]:
+    def running_jobs(self) -> tuple[Job, ...]:
         """Return the jobs that have, or may have, processes now."""
         jobs = (tracked.live.job for tracked in self._tracked.values())
         return tuple(job for job in jobs if job.phase in _LIVE)
 
-    def holding(self) -> tuple[Job, ...]:
+    def placed_jobs(self) -> tuple[Job, ...]:
         """Return the jobs that have nodes now."""
         jobs = (tracked.live.job for tracked in self._tracked.values())
         return tuple(job for job in jobs if job.placed)
@@ -442,7 +442,7 @@ class Controller:
         tracked = self._tracked.get(uid)
         return tracked.live.job if tracked else None
 
-    def _carrying(self, *, final: bool = False) -> list[asyncio.Task[None]]:
+    def _carrier_tasks(self, *, final: bool = False) -> list[asyncio.Task[None]]:
         """Return the tasks that execute instructions, of all jobs or of finished jobs."""
         return [
             tracked.carrier.task

@@ -215,7 +215,7 @@ class JobCurves:
         try:
             while True:
                 async with self._reading:
-                    piece = await asyncio.to_thread(_next, pieces)
+                    piece = await asyncio.to_thread(_next_piece, pieces)
                 if piece is None or not await self._store_points(followed, *piece):
                     break
                 has_news = True
@@ -282,7 +282,7 @@ def representative(curves: Iterable[CurveSeries]) -> CurveSeries | None:
     return max(curves, key=rank, default=None)
 
 
-def _next(pieces: Iterator[Piece]) -> tuple[FileProgress, dict[str, list[Point]]] | None:
+def _next_piece(pieces: Iterator[Piece]) -> tuple[FileProgress, dict[str, list[Point]]] | None:
     """Return the next piece: the reading position of its file, and its points by tag. Return None at the end.
     Blocks."""
     piece = next(pieces, None)

@@ -27,7 +27,7 @@ from trainshed.core.reservations import (
     PersistentResourceName,
     Used,
     place,
-    public,
+    public_resource,
     refuse,
     settle,
 )
@@ -184,9 +184,9 @@ class Reservations:
         current, used = after or before, self.usage(before.name)
         if begun is not None and before.operation:
             why = JobError(CANCELLED, f"It was replaced by the operation {begun.name}.")
-            endings.append(Ending(before.operation, now, public(before, used), why))
+            endings.append(Ending(before.operation, now, public_resource(before, used), why))
         if current.operation and (after is None or after.is_settled):
-            endings.append(Ending(current.operation, now, public(current, used), error))
+            endings.append(Ending(current.operation, now, public_resource(current, used), error))
             after = after and replace(after, operation="")
         uses = tuple(reserved_use(before, now, self._capacity.nodes, after))
         # No job receives a machine that is being released, or that is not stored yet.

@@ -104,5 +104,5 @@ class CurveWriter(Protocol):
 
     async def write(self, directory: str, points: Mapping[str, Sequence[Point]]) -> None:
         """Add points, grouped by tag, to the series of a directory. Points may be written repeatedly. Raise
-        Unavailable."""
+        Unavailable if they cannot be stored."""
         ...

@@ -259,7 +259,7 @@ def settle(resource: PersistentResource, used: Used, has_jobs: bool) -> Persiste
     return resource if used else replace(resource, is_rebooting=False)
 
 
-def public(resource: PersistentResource, used: Used) -> dict[str, Any]:
+def public_resource(resource: PersistentResource, used: Used) -> dict[str, Any]:
     """Return the resource in public JSON."""
     view: dict[str, Any] = msgspec.json.decode(resource.public_json)
     left: Counter[str] = Counter()

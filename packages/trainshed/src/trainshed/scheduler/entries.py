@@ -156,7 +156,7 @@ class ResourceRequest:
 
     def __init__(self, kinds: Kinds) -> None:
         self.kinds = kinds
-        #: The kind of each replica of a gang whose replicas are sorted by kind.
+        #: The kind of each replica, for gangs whose replicas are in the order of `kinds`.
         self.in_order = _in_order(kinds)
         self.amounts = _amounts(kinds)
         #: The version of the nodes, and the result of `fitting.assess` for it.

@@ -223,13 +223,13 @@ class PlanTransaction:
         parts = find_placements(self.free, kinds)
         if without and hidden:
             self.free.add(without, *hidden)
-        self.take(parts or ())
+        self.assign(parts or ())
         return parts
 
-    def take(self, parts: Sequence[Placement]) -> None:
+    def assign(self, parts: Sequence[Placement]) -> None:
         """Assign places that are known to be free."""
         for part in parts if self.strict else ():
-            self.free.take(part.node, part.kind, part.count)
+            self.free.subtract(part.node, part.kind, part.count)
 
     def admit(self, entry: Entry) -> None:
         """Charge the project and the quotas of a gang that starts."""

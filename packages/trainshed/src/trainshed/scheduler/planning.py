@@ -82,7 +82,8 @@ class _Planner:
         #: Keys (account, request, spot) for which no possible preemption is sufficient. An account is a
         #: project and a user, or None for all accounts.
         self._hopeless: set[tuple[tuple[str, str] | None, ResourceRequest, bool]] = set()
-        #: Requests that no decision of this plan except a reservation can help.
+        #: Requests that this plan can neither start nor help by preemption. It may still reserve resources
+        #: for them.
         self._refused: set[ResourceRequest] = set()
         self._preemption = Preemption(snapshot, self._transaction)
         #: The gangs that this plan starts. They count as running.
@@ -226,7 +227,7 @@ class _Planner:
             parts = need.places()
             if parts is None or not self._transaction.allows(entry):
                 return False
-            self._transaction.take(parts)
+            self._transaction.assign(parts)
             self._admit(entry, parts)
             return True
         if hopeful:
@@ -355,7 +356,7 @@ class Preemption:
         """Record reserved places, so that no other gang can use them."""
         if self._most is not None:
             for part in parts:
-                self._most.take(part.node, part.kind, part.count)
+                self._most.subtract(part.node, part.kind, part.count)
 
     def _candidates(self, entry: Entry, kinds: Kinds | None) -> list[Entry]:
         """Return the spot gangs that may be preempted. Gangs with a higher priority are not included, because
@@ -386,15 +387,15 @@ class Preemption:
         ]
 
     def _best_places(self, entry: Entry, kinds: Kinds | None) -> list[Placement]:
-        """Return the places of a gang if no spot gangs existed, or [] if it still does not fit. The result is
-        only good enough for a first check."""
+        """Return the places that the gang would have if no spot gangs existed, or [] if it would not fit even
+        then. The result is only a first check, because some spot gangs may not be preempted."""
         if self._most is None:
             with self._transaction.with_extra({}) as free:
                 self._most = free.copy()
             for gang in (*self.leaving.values(), *self._spot):
                 for node, held in gang.kinds_by_node.items():
                     for kind in held if node in self._most else ():
-                        self._most.take(node, kind, -1)
+                        self._most.subtract(node, kind, -1)
         return find_placements(self._most, kinds or entry.shape.kinds) or []
 
 

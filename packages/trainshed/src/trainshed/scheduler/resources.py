@@ -246,19 +246,19 @@ class NodeResources:
         while count and (node := self.best(kind)) is not None:
             need = kind.vector(self._layouts[node])
             here = min(count, count_fitting(self._vectors[node], need))
-            self.take(node, kind, here)
+            self.subtract(node, kind, here)
             parts.append(Placement(node, kind, here))
             count -= here
         return count
 
-    def take(self, node: str, kind: Kind, count: int) -> None:
+    def subtract(self, node: str, kind: Kind, count: int) -> None:
         """Subtract the resources of replicas from a node. A negative count adds them."""
         need = kind.vector(self._layouts[node])
         self.move(node, plus(self._vectors[node], need, -count))
 
     def give_back(self, parts: Sequence[Placement]) -> None:
         for part in parts:
-            self.take(part.node, part.kind, -part.count)
+            self.subtract(part.node, part.kind, -part.count)
 
 
 def largest_first(kind: Kind) -> tuple[int, int, int]:

@@ -111,7 +111,7 @@ class Group(Struct):
         insort(bucket, entry)
 
     def withdraw(self, entry: Entry) -> None:
-        """Undo `release`."""
+        """Undo `release`: do not permit the gang to start."""
         bucket = self.buckets[entry.shape]
         at = bisect_left(bucket, entry)
         del bucket[at]

@@ -158,7 +158,7 @@ class App:
         )
         self.idling = IdleWatch(
             IdlePolicy(round(settings.idle_gpus * 1e9), round(settings.idle_stop * 1e9)),
-            running=self.controller.running,
+            running=self.controller.running_jobs,
             usages=stores.logs,
             reader=store.reader,
             intake=store.intake,

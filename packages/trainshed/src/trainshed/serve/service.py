@@ -156,7 +156,7 @@ class Service:
         with contextlib.suppress(OSError):
             # The disk may be read-only. Readers of the file check whether the process still exists.
             (self._bootstrap.settings.data / SERVICE_FILE).unlink()
-        if live := self._app.controller.running():
+        if live := self._app.controller.running_jobs():
             many = len(live) > 1
             say(
                 f"{len(live)} {'jobs continue' if many else 'job continues'}. The next `trainshed up` on "
@@ -271,7 +271,7 @@ class Service:
     async def _record_absence(self) -> None:
         """Add an entry about the time without a service to the timeline of each job that has an attempt. The
         engine reports later which programs of these jobs survived."""
-        self._adopted_jobs = [job for job in self._app.controller.running() if job.attempt]
+        self._adopted_jobs = [job for job in self._app.controller.running_jobs() if job.attempt]
         if not self._last_sign:
             return
         now = clock.now()

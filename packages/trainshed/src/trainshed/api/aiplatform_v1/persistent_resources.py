@@ -30,7 +30,7 @@ from trainshed.core.reservations import (
     ResourcePool,
     Used,
     first_hold,
-    public,
+    public_resource,
     resize,
 )
 from trainshed.core.specs import worker_pool
@@ -211,7 +211,7 @@ def _require_state(resource: PersistentResource, *states: ReservationState) -> N
 
 
 def _view(resources: Reservations, record: PersistentResource) -> Message:
-    return wire_json.from_public(_RESOURCE, public(record, resources.usage(record.name)))
+    return wire_json.from_public(_RESOURCE, public_resource(record, resources.usage(record.name)))
 
 
 def _read_new(sent: dict[str, Any], resource_id: str) -> tuple[ResourcePool, ...]:

@@ -148,7 +148,7 @@ class CapacityView(Protocol):
         """Return all quotas of the project that have a limit or usage."""
         ...
 
-    def holding(self) -> tuple[Job, ...]:
+    def placed_jobs(self) -> tuple[Job, ...]:
         """Return the jobs that occupy capacity."""
         ...
 

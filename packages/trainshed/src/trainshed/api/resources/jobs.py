@@ -329,7 +329,9 @@ async def notify_jobs(services: Services, emails: Sequence[str], change: str) ->
     API calls of their programs are now rejected or accepted again. `change`: a participle such as "disabled".
     """
     for email in emails:
-        uids = [job.uid for job in services.capacity.holding() if job.spec.service_account == email]
+        uids = [
+            job.uid for job in services.capacity.placed_jobs() if job.spec.service_account == email
+        ]
         text = f"The service account {email} of the job's programs was {change}."
         if change != "enabled again":
             text += " Their API calls are rejected, except for the directories below /gcs."

@@ -294,10 +294,10 @@ async def _machine_time(
     """Return the usage of finished and running attempts."""
     capacity, reservations = call.services.capacity, call.services.reservations
     for _ in range(_MAX_ATTEMPTS):
-        holding, reserved = capacity.holding(), tuple(reservations.uses(until))
+        holding, reserved = capacity.placed_jobs(), tuple(reservations.uses(until))
         ended = await call.services.reader.machine_time(project, since, until)
         # Machines that are released while this method runs must be counted only once.
-        after = {(job.uid, job.placed) for job in capacity.holding()}
+        after = {(job.uid, job.placed) for job in capacity.placed_jobs()}
         is_same = reserved == tuple(reservations.uses(until))
         if is_same and all((job.uid, job.placed) in after for job in holding):
             break

@@ -165,7 +165,8 @@ def _distribution(module: str) -> str | None:
 
 
 def _framework_advice(framework: str | None, program: Program) -> str | None:
-    """Return advice on images with this framework, or None if the job has the framework or needs none."""
+    """Return advice to use an image with this framework. Return None without a framework, if the job's image
+    already contains it, or for a container, whose contents are unknown."""
     if framework is None or program.runtime.family in (framework, CONTAINER):
         return None
     image = framework if _submission_method(program) == "run" else images.image_for_name(framework)

@@ -26,7 +26,7 @@ class ServiceLog:
         self._root = root
         self._written = written
 
-    async def begin(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
+    async def start(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
         """Start the log of an attempt with these notices, unless the log already exists. Raise OSError."""
         if await asyncio.to_thread(self._begin, uid, attempt, notices):
             self._written(uid)

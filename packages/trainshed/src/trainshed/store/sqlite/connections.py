@@ -103,7 +103,7 @@ class Port:
         return await self._snapshots.read_async(lambda c: records(c, sql, parameters, codec))
 
 
-def existing(
+def read_existing(
     connection: sqlite3.Connection, sql: str, parameters: Parameters, codec: Codec[T], what: object
 ) -> T:
     """Return the only record that a statement selects. Raise NotFound if it selects none, or
@@ -119,10 +119,10 @@ def records(
 ) -> tuple[T, ...]:
     """Return the readable records in the first column of a statement's result."""
     rows = connection.execute(sql, parameters)
-    return tuple(readable(rows, lambda row: codec.decode(row[0])))
+    return tuple(decode_readable(rows, lambda row: codec.decode(row[0])))
 
 
-def readable(rows: Iterable[R], decode: Callable[[R], T]) -> Iterator[T]:
+def decode_readable(rows: Iterable[R], decode: Callable[[R], T]) -> Iterator[T]:
     """Yield the decoded rows. Unreadable rows are skipped, so that the other rows remain available (ADR
     44)."""
     for row in rows:

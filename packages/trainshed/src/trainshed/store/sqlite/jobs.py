@@ -46,9 +46,9 @@ from trainshed.store.sqlite.connections import (
     Port,
     Reading,
     Writing,
+    decode_readable,
     load_statements,
     missing,
-    readable,
 )
 from trainshed.store.sqlite.models import version_writer
 from trainshed.store.sqlite.resources import put as put_notifications
@@ -389,7 +389,7 @@ class Ledger(Port):
         def read(connection: sqlite3.Connection) -> LiveJob[Work] | None:
             intents = tuple(map(_intent, connection.execute(_SQL["load_intents"], {"uid": uid})))
             rows = connection.execute(_SQL["load_job"], {"uid": uid})
-            return next(readable(rows, lambda row: _live_job(row, intents)), None)
+            return next(decode_readable(rows, lambda row: _live_job(row, intents)), None)
 
         return self._snapshots.read_now(read)
 
@@ -402,7 +402,7 @@ class Ledger(Port):
             for uid, *row in connection.execute(_SQL["load_all_intents"]):
                 intents.setdefault(uid, []).append(_intent(row))
             return tuple(
-                readable(
+                decode_readable(
                     connection.execute(_SQL["load_live"]),
                     lambda row: _live_job(row[1:], tuple(intents.get(row[0], ()))),
                 )
@@ -480,7 +480,7 @@ def _live_job(row: Sequence[Any], intents: tuple[Intent, ...]) -> LiveJob[Work]:
 def _intent(row: Sequence[Any]) -> Intent:
     seq, kind, encoded = row
     codec = {"cancel": CANCEL, "drill": DRILL}.get(kind)
-    events = readable([encoded], codec.decode) if codec is not None else iter(())
+    events = decode_readable([encoded], codec.decode) if codec is not None else iter(())
     return Intent(seq, next(events, None))
 
 

@@ -13,9 +13,9 @@ from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import (
     Parameters,
     Port,
-    existing,
     load_statements,
     missing,
+    read_existing,
     records,
 )
 from trainshed.store.sqlite.tables import Resources, insert_operation
@@ -156,7 +156,7 @@ def _version(connection: sqlite3.Connection, name: ModelName, version: str) -> M
     """Return a version by number or alias. "" = the default version. Raise NotFound."""
     if version.isascii() and version.isdecimal() and len(version) < 10:
         key = asdict(name) | {"version": int(version)}
-        return existing(connection, _SQL["version"], key, VERSION, f"{name}@{version}")
+        return read_existing(connection, _SQL["version"], key, VERSION, f"{name}@{version}")
     for record in records(connection, _SQL["versions"], asdict(name), VERSION):
         if (version or _DEFAULT) in record.aliases:
             return record

@@ -24,10 +24,10 @@ from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import (
     Parameters,
     Port,
-    existing,
+    decode_readable,
     load_statements,
     missing,
-    readable,
+    read_existing,
 )
 from trainshed.store.sqlite.narrowing import filter_works, walk
 
@@ -88,7 +88,7 @@ class Reader(Port):
         def read(connection: sqlite3.Connection) -> Matches:
             page = filter_works(connection, walk(query), where)
             rows = connection.execute(_SQL["jobs_by_uids"], {"uids": json.dumps(page.uids)})
-            return Matches(tuple(readable(rows, viewed_job)), page.next_after)
+            return Matches(tuple(decode_readable(rows, viewed_job)), page.next_after)
 
         return await self._snapshots.read_async(read)
 
@@ -110,7 +110,7 @@ class Reader(Port):
 
         def read(connection: sqlite3.Connection) -> tuple[Work, ...]:
             rows = connection.execute(_SQL["children"], {"parent": parent})
-            return tuple([work for work, _ in readable(rows, viewed_job)])
+            return tuple([work for work, _ in decode_readable(rows, viewed_job)])
 
         return await self._snapshots.read_async(read)
 
@@ -121,7 +121,7 @@ class Reader(Port):
     async def operation(self, name: str) -> Operation:
         """Return an operation. Raise NotFound."""
         return self._snapshots.read_now(
-            lambda c: existing(c, _SQL["operation"], {"name": name}, OPERATION, name)
+            lambda c: read_existing(c, _SQL["operation"], {"name": name}, OPERATION, name)
         )
 
     async def operations(self, parent: str, after: str, limit: int) -> tuple[Operation, ...]:
@@ -170,7 +170,7 @@ class Reader(Port):
         """Return all results of a statement that selects few rows. Runs on the event loop's thread."""
 
         def read(connection: sqlite3.Connection) -> tuple[T, ...]:
-            return tuple(readable(connection.execute(_SQL[statement], parameters), made))
+            return tuple(decode_readable(connection.execute(_SQL[statement], parameters), made))
 
         return self._snapshots.read_now(read)
 

@@ -63,10 +63,10 @@ class Snapshots:
             finally:
                 connection.execute("COMMIT")
         except sqlite3.DatabaseError as error:
-            raise unreadable(error) from error
+            raise read_error(error) from error
 
 
-def unreadable(error: sqlite3.DatabaseError) -> Unavailable:
+def read_error(error: sqlite3.DatabaseError) -> Unavailable:
     """Return the error for the caller of a read that failed in the database."""
     if not isinstance(error, sqlite3.OperationalError):
         return Unavailable(f"the job database is damaged: {error}. {DAMAGED}")

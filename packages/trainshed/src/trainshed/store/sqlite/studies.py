@@ -23,10 +23,10 @@ from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import (
     Parameters,
-    existing,
+    decode_readable,
     load_statements,
     missing,
-    readable,
+    read_existing,
     records,
 )
 from trainshed.store.sqlite.tables import Resources, insert_operation
@@ -69,7 +69,7 @@ class Studies(Resources[StudyName, Study]):
             f"projects/{project_id}/locations/{location}"
         )
         return self._snapshots.read_now(
-            lambda connection: existing(connection, _SQL["called"], parameters, STUDY, what)
+            lambda connection: read_existing(connection, _SQL["called"], parameters, STUDY, what)
         )
 
     async def delete_study(self, name: StudyName, now: Nanos) -> StudyUid:
@@ -257,12 +257,12 @@ def _read_measurements(
 ) -> Iterator[tuple[int, Measurement]]:
     """Yield measurements, each with the number of its trial."""
     rows = connection.execute(_TRIALS[statement], parameters)
-    return readable(rows, lambda row: (row[0], MEASUREMENT.decode(row[1])))
+    return decode_readable(rows, lambda row: (row[0], MEASUREMENT.decode(row[1])))
 
 
 def _trial(connection: sqlite3.Connection, study: StudyUid, number: int) -> Trial:
     key = {"study_uid": study, "number": number}
-    return existing(connection, _TRIALS["trial"], key, TRIAL, _trial_name(study, number))
+    return read_existing(connection, _TRIALS["trial"], key, TRIAL, _trial_name(study, number))
 
 
 def _add_trial(connection: sqlite3.Connection, trial: Trial) -> Trial:
@@ -282,7 +282,7 @@ def _add_trial(connection: sqlite3.Connection, trial: Trial) -> Trial:
 
 def _study_by_uid(connection: sqlite3.Connection, uid: StudyUid) -> Study:
     what = f"the study with number {uid}"
-    return existing(connection, _SQL["study_by_uid"], {"uid": uid}, STUDY, what)
+    return read_existing(connection, _SQL["study_by_uid"], {"uid": uid}, STUDY, what)
 
 
 def _trial_name(study: StudyUid, number: int) -> str:

@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 from trainshed.core.errors import AlreadyExists, Unavailable
 from trainshed.store.codec import OPERATION, Codec
 from trainshed.store.records import Operation
-from trainshed.store.sqlite.connections import Parameters, Port, existing, load_statements
+from trainshed.store.sqlite.connections import Parameters, Port, load_statements, read_existing
 
 
 class Named(Protocol):
@@ -95,7 +95,7 @@ class Resources(Port, Generic[N, R]):
 
     def read(self, connection: sqlite3.Connection, name: N) -> R:
         """Return a record. Raise NotFound."""
-        return existing(connection, self.sql["get"], self.key(name), self.codec, name)
+        return read_existing(connection, self.sql["get"], self.key(name), self.codec, name)
 
     def put(self, connection: sqlite3.Connection, record: R) -> None:
         connection.execute(self.sql["replace"], self.columns(record))

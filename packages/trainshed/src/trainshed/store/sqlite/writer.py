@@ -22,7 +22,7 @@ from msgspec import Struct
 from trainshed.core.errors import Unavailable
 from trainshed.store.audit import mark_stored, with_audit_record
 from trainshed.store.sqlite.presence import OpenFiles
-from trainshed.store.sqlite.snapshots import unreadable
+from trainshed.store.sqlite.snapshots import read_error
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ class Writer:
                 if not self._connection.in_transaction:
                     raise
                 execute("ROLLBACK TO command")
-                command.outcome = (None, public(command.what, error))
+                command.outcome = (None, public_error(command.what, error))
             execute("RELEASE command")
 
     def _fail_all(self, batch: list[_Command], error: Exception) -> None:
@@ -145,15 +145,15 @@ class Writer:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
         for command in batch:
-            command.outcome = (None, public(command.what, error))
+            command.outcome = (None, public_error(command.what, error))
 
 
-def public(what: str, error: Exception) -> Exception:
+def public_error(what: str, error: Exception) -> Exception:
     """Return the exception for the caller. `what`: the name of the port's method."""
     if isinstance(error, sqlite3.IntegrityError) or not isinstance(error, sqlite3.DatabaseError):
         return error
     if not isinstance(error, sqlite3.OperationalError):
-        return unreadable(error)
+        return read_error(error)
     if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
         unavailable = Unavailable(
             f"the disk of the data directory is full, so nothing was stored ({what}); free "
