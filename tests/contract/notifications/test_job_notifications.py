@@ -189,7 +189,9 @@ async def create_failed_job(service: ApiService, outbox: OutboxWorker, **labels:
     )
     commit = Commit(over, live.generation)  # pyright: ignore[reportArgumentType] # one of the kinds
     epoch = await service.store.ledger.acquire("test")
-    await service.store.ledger.commit(epoch, replace(commit, notifications=outbox.of(commit)))
+    await service.store.ledger.commit(
+        epoch, replace(commit, notifications=outbox.notifications_of(commit))
+    )
     outbox.wake()
     return uid
 
