@@ -102,12 +102,13 @@ ROWS = (
     Row("mounts", "reading hidden files by undoing or bypassing mounts", _UNDONE),
     Row(
         "links for a restart",
-        "reading hidden files through links that the program leaves for its own restart",
+        "reading hidden files through links that the program creates before a restart",
         EVERYWHERE,
     ),
     Row(
         "links in buckets",
-        "reading hidden files through links and pipes in its own bucket that the service reads or writes",
+        "reading hidden files through links and pipes that the program creates in a bucket and the service "
+        "opens",
         EVERYWHERE,
     ),
     Row(
@@ -128,16 +129,21 @@ ROWS = (
         (HELD, HELD, HELD, HELD, VARIES),
     ),
     Row("processes", "listing processes of other jobs or of the service", NAMESPACED),
-    Row("signals", "sending signals to them, or to the replica's own shim", NAMESPACED),
+    Row(
+        "signals",
+        "sending signals to other jobs, to the service, or to the replica's own shim",
+        NAMESPACED,
+    ),
     Row(
         "spying",
-        "reading memory, environment or file descriptors of its shim and relay, or of other processes",
+        "reading memory, environment or file descriptors of the replica's own shim and relay, or of "
+        "other processes",
         (HELD, HELD, OPEN, HELD, VARIES),
     ),
     Row("processes without end", "creating more processes than `max_processes`", NAMESPACED),
     Row(
         "own limits",
-        "raising its limits, or leaving its control groups",
+        "raising the program's own limits, or leaving its control groups",
         (HELD, HELD, OPEN, HELD, HELD),
     ),
     Row(
@@ -151,13 +157,13 @@ ROWS = (
     Row("bucket directory", "accessing another project's bucket as a directory", NAMESPACED),
     Row(
         "bucket, own endpoint",
-        "accessing another project's bucket through the replica's own endpoint, with a forged identity",
+        "accessing another project's bucket by sending a forged identity to the replica's own endpoint",
         EVERYWHERE,
     ),
     Row(
         "bucket, ports",
-        "accessing another project's bucket at the service's ports: any token, forged callers, request "
-        "smuggling",
+        "accessing another project's bucket at the service's ports with any token, with a forged caller, or "
+        "by request smuggling",
         EVERYWHERE,
     ),
     Row(
@@ -167,15 +173,15 @@ ROWS = (
     ),
     Row(
         "staged packages",
-        "replacing or deleting staged packages of other projects, or creating their bucket, through its "
-        "directory and by requests",
+        "replacing or deleting another project's staged packages, or creating that project's staging bucket, "
+        "as files or by requests",
         EVERYWHERE,
     ),
     Row("API without a token", "calling the service's API without a token", EVERYWHERE),
     Row(
         "API with its token",
-        "using the API with its own token for other projects, removing jobs, jobs with more rights, shells, "
-        "or secrets",
+        "using the program's own token to access other projects, delete jobs, create jobs with more rights, "
+        "open shells, or read secrets",
         EVERYWHERE,
     ),
     Row("forged tokens", "calling the service's API with a modified token", EVERYWHERE),

@@ -1,5 +1,5 @@
-"""The expected results of attacks on Slurm's nodes, by identity. test_hostile.py tests this table, and
-docs/slurm.md shows it."""
+"""The expected results of attacks on Slurm's nodes, in the order of `attacks.IDENTITIES`, which docs/slurm.md
+numbers as setups. test_hostile.py tests this table, and docs/slurm.md shows it."""
 
 from tests.e2e.hostile import table
 from tests.e2e.hostile.table import (
@@ -12,7 +12,6 @@ from tests.e2e.hostile.table import (
     Outcome,
     Row,
 )
-from tests.slurm.attacks import IDENTITIES
 
 __all__ = ["BEGIN", "END", "HELD", "ROWS", "VARIES", "documented_table"]
 
@@ -61,7 +60,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "Slurm's commands",
-        "using Slurm's commands to list or end other allocations, run steps, submit, or drain the node",
+        "using Slurm's commands to list or end other allocations, run steps, submit jobs, or drain the node",
         NAMESPACED,
     ),
     Row("Slurm's ports", "connecting to the ports of `slurmctld` and `slurmd`", NOWHERE),
@@ -117,8 +116,8 @@ def _describe(says: tuple[Outcome, ...]) -> str:
     if len(set(says)) == 1:
         return f"{str(says[0]).capitalize()} in all setups"
     other = (
-        f"{word} if {' or '.join(titles)}"
+        f"{word} in setup{'s' * (len(numbers) > 1)} {' and '.join(numbers)}"
         for word in (OPEN, VARIES)
-        if (titles := [who.title for who, how in zip(IDENTITIES, says, strict=True) if how is word])
+        if (numbers := [str(number) for number, how in enumerate(says, 1) if how is word])
     )
-    return f"Held, but {' and '.join(other)}"
+    return f"{' and '.join(other).capitalize()}, otherwise held"
