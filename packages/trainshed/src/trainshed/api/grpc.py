@@ -96,12 +96,9 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
                 self._methods.setdefault(path, (api, rpc))
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        """Return the handler of one call.
-
-        Every path has a handler, because the handler also reports errors. It receives the request as a
-        stream, and reads it only after authentication. Therefore requests of unauthenticated callers are not
-        held in memory.
-        """
+        """Return the handler of one call. Every path has a handler, because the handler also reports errors.
+        The handler receives the request as a stream, and reads the stream only after authentication.
+        Therefore requests of unauthenticated callers are not held in memory."""
         path: str = details.method
         metadata: Iterable[tuple[str, str | bytes]] = details.invocation_metadata
         header = _value(metadata, "authorization")

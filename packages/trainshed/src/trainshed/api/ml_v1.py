@@ -210,9 +210,9 @@ def _job_name(text: str) -> JobName:
 
 
 async def _resumed_job(call: Call, request: Any) -> tuple[TuningJob | None, tuple[Violation, ...]]:
-    """Return the tuning job that a new job resumes (None = none), and violations if that job cannot be
-    resumed. The fields of the search that the request omits are copied from the resumed job
-    (facts/tuning#ml)."""
+    """Return the tuning job that a new job resumes, and violations if that job cannot be resumed. None = the
+    new job resumes no other job. The fields of the search that the request omits are copied from the resumed
+    job (facts/tuning#ml)."""
     search = request.job.training_input.hyperparameters
     if not search.resume_previous_job_id:
         return None, ()

@@ -32,8 +32,9 @@ GRANTS: Mapping[str, frozenset[str]] = {
     "roles/storage.legacyObjectReader": frozenset({_GET}),
     "roles/storage.legacyBucketReader": _VIEW_BUCKET | {_LIST},
 }
-"""The permissions that each role grants in a bucket's IAM policy. Other roles grant none. `objectCreator`,
-for example, allows creating but not replacing. This cannot be distinguished before the content arrives."""
+"""The permissions that each role grants in a bucket's IAM policy. Other roles grant no permissions. For
+example, `objectCreator` would allow creating objects but not replacing them. The service cannot distinguish
+these two cases before the content arrives."""
 PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
 """The members of an IAM policy that represent the public."""
 _SHARED = USE_OBJECTS | _VIEW_BUCKET
@@ -133,8 +134,8 @@ _SDK_STAGING: Final = "-vertex-staging-"
 
 
 def admit_name(caller: Caller, bucket: str, rules: BucketRules) -> None:
-    """Raise Forbidden if the name is that of another project's staging bucket. All projects share one
-    namespace for buckets. The creator of such a bucket would receive the other project's code."""
+    """Raise Forbidden if the name is reserved for the staging bucket of another project. All projects share
+    one namespace for buckets. The creator of such a bucket would receive the other project's code."""
     if caller.program is not None:
         own = [caller.program.project]
     elif caller.reaches("") < Reach.WORK:
@@ -171,7 +172,7 @@ def is_visible(project: str, access: BucketAccess) -> bool:
 
 def is_readable(project: str, access: BucketAccess, account: str | None = None) -> bool:
     """Whether programs of a project may read objects of a bucket as this service account. `account`: None =
-    whether at least one of the project's accounts may."""
+    check whether at least one of the project's accounts may read them."""
     if account is not None:
         return _is_open_to_program(project, account, _GET, access)
     own = (project, str(project_number(project)))

@@ -289,7 +289,7 @@ class TokenFile:
             if self._liveness is not None and principal.program is not None:
                 await self._liveness.holder(authorization)
             return principal
-        # It may be an ID token of an external issuer, which only the API process can verify.
+        # The header may contain an ID token of an external issuer, which only the API process can verify.
         holder = await self._liveness.holder(authorization)
         grants = (
             Grant("" if grant.project == "-" else grant.project, grant.role, grant.member)

@@ -93,9 +93,9 @@ class UploadCancelled(BucketsError):
 
 
 class NotSupported(BucketsError):
-    """This service does not implement the method of the public API. It never reports success without an
-    effect. The status is not 501, because clients treat 501 as temporary: gcloud retries for half a minute.
-    """
+    """This service does not implement the method or property of the public API. The service reports this
+    error instead of a success without an effect. The status is not 501, because clients treat 501 as
+    temporary: gcloud retries for half a minute."""
 
 
 class Unavailable(BucketsError):

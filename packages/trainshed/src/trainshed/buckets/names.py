@@ -159,7 +159,7 @@ def _routes() -> Iterator[tuple[str, _Kind]]:
         yield f"{objects}/{{object}}/{part}/{{entry}}", _Kind(Endpoint.METADATA, part)
         for verb in _VERBS:
             yield f"{objects}/{{object=*/{part}}}/{verb}", _Kind(Endpoint.METADATA, verb)
-    # Policies and other sub-resources. For unsupported ones, the error contains the name.
+    # Policies and other sub-resources. If a sub-resource is not supported, the error contains its name.
     yield _API + "/b/{bucket}/**", _Kind(Endpoint.METADATA, action_at=4)
     yield _API, _Kind(Endpoint.METADATA, "unknown")
     yield _API + "/**", _Kind(Endpoint.METADATA, "unknown", action_at=2)

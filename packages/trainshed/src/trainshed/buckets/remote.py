@@ -90,7 +90,7 @@ class RemoteBucket:
 
     def open_object(self, ref: ObjectRef, *, hash_limit: int | None = None) -> OpenRemote:
         """See `ObjectStore`. Objects that other programs wrote to the remote store have no checksums, and
-        none are computed."""
+        this method does not compute them."""
         try:
             version = self._find(check_name(ref.name))
         except InvalidRequest:

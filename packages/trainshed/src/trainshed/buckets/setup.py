@@ -36,7 +36,7 @@ class BucketTable(Struct, frozen=True):
     bucket: str | None = None
     #: The prefix of all object names in the remote store.
     prefix: str = ""
-    #: The remote store's endpoint; None = the public one.
+    #: The remote store's endpoint; None = the public endpoint.
     endpoint: str | None = None
     #: The remote store's region; None = not set.
     region: str | None = None
@@ -120,9 +120,9 @@ class BucketSetup(Struct, frozen=True):
     tokens: str
     #: The address of the TCP port; None = no TCP port.
     host: str | None = None
-    #: The TCP port; 0 = any free one.
+    #: The TCP port; 0 = any free port.
     port: int = 0
-    #: A second TCP port, with TLS; 0 = any free one.
+    #: A second TCP port, with TLS; 0 = any free port.
     tls_port: int = 0
     #: PEM file with the certificate for `tls_port`; None = no such port. `key`: PEM file with its private
     #: key.

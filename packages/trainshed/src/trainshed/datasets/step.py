@@ -1,9 +1,10 @@
-"""The step that splits a dataset. It reads the files once, writes the splits, and finally writes the manifest
-that marks them as complete.
+"""The step that splits a dataset.
 
-It blocks. Its memory contains one output file per split, whatever the size of the input. It runs in its own
-process (`main`), because it parses untrusted data. This process cannot open or write local files, has a
-memory limit, and ends with the service.
+The step reads the files once, writes the splits, and finally writes the manifest that marks the splits as
+complete. It blocks. Whatever the size of the input, at most one output file per split is in memory.
+
+The step runs in its own process (`main`), because it parses untrusted data. This process cannot open or write
+local files, has a memory limit, and ends with the service.
 """
 
 import os

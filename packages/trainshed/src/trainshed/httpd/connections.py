@@ -21,8 +21,8 @@ _MAX_CONNECTIONS = 4096
 class Limits(Struct, frozen=True):
     """Limits for the connections of one listener: TCP or one Unix socket."""
 
-    #: Maximum number of open connections. Beyond it, the server drops connections in this order: those with
-    #: an incomplete head, idle ones, and those of a holder with more than half of all connections.
+    #: Maximum number of open connections. Beyond it, the server first drops connections with an incomplete
+    #: head, then idle connections, then connections of a holder with more than half of all connections.
     connections: int = 1024
     #: Maximum size of a request line with its headers. It also limits the chunk headers and trailers between
     #: two parts of a body.

@@ -44,8 +44,8 @@ class ConnectionGroups:
 
 
 class _LingeringTransport:
-    """The transport of a connection's last request. It closes only after the request's body has been read.
-    Otherwise a client that is still sending would lose the response."""
+    """The transport of a connection's last request. The transport closes only after the request's body has
+    been read. Otherwise a client that is still sending would lose the response."""
 
     def __init__(self, transport: Any, close: Callable[[], None]) -> None:
         self._transport = transport

@@ -63,7 +63,8 @@ class SecureServer(Server):
         if self.should_exit:
             return
         for listener in self._tls:
-            # uvicorn closes the acceptor like its own servers, and waits for it.
+            # uvicorn treats the acceptor like its own servers: at shutdown, uvicorn closes the acceptor and
+            # waits for it.
             acceptor: Any = Acceptor(listener, self.create_protocol, self._groups.tcp)
             self.servers.append(acceptor)
 

@@ -289,8 +289,8 @@ def _bucket_uses(public: Mapping[str, Any]) -> Iterator[BucketUse]:
 
 
 def read_inputs(pipeline: Any) -> tuple[dict[str, Any], tuple[Violation, ...]]:
-    """Return the inputs of a pipeline's task without the unreadable ones (public JSON), and violations for
-    the unreadable inputs. The inputs of an unknown task are {}."""
+    """Return the readable inputs of a pipeline's task (public JSON), and violations for the unreadable
+    inputs. The inputs of an unknown task are {}."""
     inputs: Any = wire_json.to_public(pipeline.training_task_inputs)
     task = DEFINITIONS.get(pipeline.training_task_definition.rpartition("/")[2])
     if task is None or inputs is None:

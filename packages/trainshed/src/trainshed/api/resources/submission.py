@@ -340,8 +340,8 @@ def _missing_bucket_text(
 
 
 _MAX_CONTENT_SIZE: Final = Bytes(256 << 20)
-"""Maximum size in bytes of the packages that the service reads for one new job. It is sufficient for code,
-which can be read in a short time."""
+"""Maximum size in bytes of the packages that the service reads for one new job. The limit is sufficient for
+code, and the service can read that many bytes in a short time."""
 
 Digests = Mapping[str, str]
 """SHA-256 digests of packages, or prefixes of digests, by URI; "" = not pinned."""

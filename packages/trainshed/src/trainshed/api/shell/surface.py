@@ -71,8 +71,8 @@ _EXPIRED_TEXT: Final = (
     "access, open it again."
 )
 _MAX_RECORDED_USES: Final = 1000
-"""Maximum number of remembered uses of ports. If a use was forgotten, the next one adds another timeline
-entry."""
+"""Maximum number of remembered uses of ports. After the service has forgotten a use, the next use of that
+port adds another timeline entry."""
 NORMAL: Final = 1000
 GOING_AWAY: Final = 1001
 REFUSED: Final = 1008

@@ -191,8 +191,8 @@ async def revoke_token(call: JsonCall) -> Nothing:
 
 
 def _revocable_tokens(call: JsonCall, book: AccessBook) -> list[Token]:
-    """Return the tokens that the caller may revoke: all tokens, or the caller's own tokens. A program may
-    revoke none, because tokens of its service account are not its own."""
+    """Return the tokens that the caller may revoke: all tokens, or the caller's own tokens. A program may not
+    revoke any token, because the tokens of its service account do not belong to the program."""
     principal, tokens = call.principal, book.tokens.values()
     if _REVOKE_PERMISSION in principal.rights.everywhere:
         return list(tokens)

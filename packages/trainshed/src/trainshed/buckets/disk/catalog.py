@@ -53,7 +53,7 @@ _REMOTE_BUCKET = "bucket, whose objects are in a remote store"
 class BucketRecord(Struct, frozen=True):
     name: str
     location: str
-    #: Creation time (ns since the epoch); `updated_ns` likewise.
+    #: Creation time in ns since the epoch. `updated_ns` has the same unit.
     created_ns: int
     updated_ns: int
     metageneration: int = 1

@@ -53,8 +53,8 @@ class Generations:
         self._connection: sqlite3.Connection | None = None
 
     def keep(self, bucket: str, name: str, live: int, record: ObjectRecord, now: Nanos) -> None:
-        """Store the live generation durably as a noncurrent one, before the caller replaces or deletes its
-        file. `live`: the open file. The call may be repeated."""
+        """Store the live generation durably as a noncurrent generation, before the caller replaces or deletes
+        the live file. `live`: the open file. The call may be repeated."""
         self.note(bucket, name, replace(record, deleted_ns=now))
         directory = self._directory(bucket)
         directory.mkdir(parents=True, exist_ok=True)

@@ -216,7 +216,7 @@ class ObjectStore:
         return OpenObject(handle.fd, record)
 
     def _open(self, ref: ObjectRef) -> OpenObject:
-        """Open the requested generation. Default: the live one. Raises `NotFound`."""
+        """Open the generation in the reference. Default: the live generation. Raises `NotFound`."""
         bucket, name, generation = ref.bucket, ref.name, ref.generation
         with self.catalog.open_directory(bucket) as base:
             try:
@@ -461,9 +461,9 @@ _STEP = 60_000_000
 class GenerationSource:
     """Produces generation numbers that never repeat, even after a crash or if the clock is set back.
 
-    A generation is the time in microseconds since the epoch, as in the public service. It is increased if
-    necessary to be higher than all earlier numbers. An upper limit is stored on disk before a number below it
-    is used. Blocking (one sync per minute), thread-safe.
+    A generation number is the current time in microseconds since the epoch, as in the public service. If an
+    earlier number is equal or higher, the new number is that number plus one. An upper limit is stored on
+    disk before a number below it is used. Blocking (one sync per minute), thread-safe.
     """
 
     def __init__(self, path: Path, now: Callable[[], int]) -> None:

@@ -69,7 +69,7 @@ class RecordStore:
         self._table = RecordTable(state / FILE)
 
     def load(self, fd: int, stat: os.stat_result, key: str, lock: threading.RLock) -> ObjectRecord:
-        """Return the record of an open file, or one computed from the file's identity if no record is valid.
+        """Return the record of an open file. If no record is valid, compute one from the file's identity.
         `lock`: the lock of the object's writers, held while the record of a copied file is attached."""
         identity = FileIdentity.of(stat)
         return (
@@ -99,7 +99,7 @@ class RecordStore:
         self._table.put(key, msgspec.json.encode(record))
 
     def forget(self, identity: FileIdentity) -> None:
-        """Delete the sidecar of a deleted file, if there is one."""
+        """Delete the sidecar of a deleted file, if the sidecar exists."""
         self._sidecar(identity).unlink(missing_ok=True)
 
     def drop(self, key: str) -> None:

@@ -187,8 +187,8 @@ def _redraft(body: Mapping[str, Any], sums: Checksums) -> Callable[[ObjectRecord
 
 
 def _change(body: Mapping[str, Any], *, whole: bool) -> Callable[[ObjectRecord], ObjectRecord]:
-    """Return a function that updates a record. Default: PATCH, which merges properties; None removes one.
-    `whole`: PUT, which replaces all properties."""
+    """Return a function that updates a record. Default: as for PATCH, merge the properties; a value of None
+    removes a property. `whole`: as for PUT, replace all properties."""
 
     def change(record: ObjectRecord) -> ObjectRecord:
         if whole:
