@@ -1,4 +1,5 @@
-"""Defines the findings of `trainshed doctor`: each fault with its cause and its remedy."""
+"""Defines the findings of `trainshed doctor`. A finding that reports a fault also has its cause and its
+remedy."""
 
 import enum
 import tomllib
@@ -9,7 +10,7 @@ from msgspec import Struct, convert
 
 
 class Verdict(enum.StrEnum):
-    """The grade of a finding."""
+    """The grade of a finding, from good to bad."""
 
     #: No action is necessary.
     GOOD = "good"

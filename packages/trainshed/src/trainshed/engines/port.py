@@ -27,7 +27,8 @@ class EngineUnavailable(Unavailable):
 
 
 class StillWaiting(EngineUnavailable):
-    """The request has started, and waits for a condition that `watch` reports (`StartWaits`)."""
+    """The start of a request waits for a condition that `watch` reports (`StartWaits`). The caller repeats
+    the call."""
 
 
 class LevelUnavailable(Exception):
@@ -196,9 +197,11 @@ class Fault(enum.StrEnum):
 
 
 class StartWaits(Struct, frozen=True):
-    """The start of an attempt's programs waits for `delay`; None = it no longer waits. Emitted when the
-    reason changes (at most every few seconds per attempt), and again after a restart of the service. Engines
-    without such waits never emit it."""
+    """The start of an attempt's programs waits, for the reason `delay`; None = it no longer waits.
+
+    Emitted when the reason changes (at most every few seconds per attempt), and again after a restart of the
+    service. Engines without such waits never emit it.
+    """
 
     job_uid: JobUid
     attempt: int
@@ -308,7 +311,8 @@ class BringsImages(Protocol):
 
 @runtime_checkable
 class TakesMemory(Protocol):
-    """Optional interface of an engine whose own processes use part of the memory it requests."""
+    """Optional interface of an engine whose own processes use part of the memory that it requests from a
+    cluster."""
 
     @property
     def memory_beside(self) -> int:

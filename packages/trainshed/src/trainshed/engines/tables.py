@@ -30,8 +30,8 @@ def wrong_fields(kind: type[msgspec.Struct], table: Mapping[str, Any], at: str =
 
 
 def _faults(value: object, wanted: inspect.Type, at: str, meaning: str = "") -> Iterator[str]:
-    """Yield an error message for each error in a value and its parts. `at`: name of the value. `meaning`:
-    description of its type."""
+    """Yield an error message for each error in a value and its parts. `at`: name of the value in the
+    messages. `meaning`: description of its type."""
     match wanted:
         case inspect.Metadata(type=inner):
             schema: Mapping[str, object] = cast("Any", wanted).extra_json_schema or {}
@@ -57,7 +57,7 @@ def _faults(value: object, wanted: inspect.Type, at: str, meaning: str = "") -> 
 
 
 def _misfit(value: object, wanted: inspect.Type, meaning: str) -> str | None:
-    """Return the error in a value as a whole, or None if it is valid."""
+    """Return the error in a value as a whole, without its parts, or None if it is valid."""
     match wanted:
         case inspect.BoolType() if not isinstance(value, bool):
             return f"{value!r} is neither true nor false; write one of them, without quotes"

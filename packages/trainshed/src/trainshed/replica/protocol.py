@@ -78,7 +78,7 @@ def stopped_mark(incarnation: int) -> str:
 
 
 class Program(NamedTuple):
-    """The replica's program."""
+    """Specifies the replica's program."""
 
     #: The program and its arguments.
     argv: "Sequence[str]"
@@ -92,7 +92,7 @@ class Program(NamedTuple):
 
 
 class Isolation(NamedTuple):
-    """The program's view of the machine. Paths are absolute."""
+    """Specifies the program's view of the machine. Paths are absolute."""
 
     #: Sandbox level (`LEVEL_*`).
     level: "str" = LEVEL_SESSION
@@ -125,11 +125,12 @@ class Isolation(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """The limits of the replica, and the directories of its control groups."""
+    """Specifies the limits of the replica, and the directories of its control groups."""
 
     #: Memory limit in bytes; None = no limit.
     memory_limit: "int | None" = None
-    #: Share of the processors relative to other programs, 100 per processor; None = that of other processes.
+    #: Processor weight relative to other programs, 100 per processor; None = the weight of an ordinary
+    #: process.
     cpu_weight: "int | None" = None
     #: Number of processes and threads; None = no limit.
     pids_limit: "int | None" = None
@@ -148,7 +149,7 @@ class Limits(NamedTuple):
 
 
 class Network(NamedTuple):
-    """The replica's address, and the destinations of its endpoint."""
+    """Specifies the replica's address, and the destinations of its endpoint."""
 
     #: The replica's address. Its endpoint listens on it.
     address: "str" = "127.0.0.1"
@@ -188,7 +189,7 @@ def preamble(identity: "str", is_secure: "bool", notice: "str | None" = None) ->
 
 
 class Observation(NamedTuple):
-    """The records about the replica, and their location."""
+    """Specifies the records about the replica, and their location."""
 
     #: Directory of the log segments and of the other records.
     logs: "str"
@@ -217,8 +218,8 @@ class WarmStart(NamedTuple):
     template: "str" = ""
     #: The modules that the preloader has imported, in a human-readable form.
     preloaded: "str" = ""
-    #: The reason for a cold start although the job requested a warm start, as a clause; None = no request, or
-    #: a warm start.
+    #: The reason for a cold start, as a clause. None if the job did not request a warm start, or if the
+    #: program starts warm.
     cold_because: "str | None" = None
 
 

@@ -82,7 +82,8 @@ class Zygote:
                 try:
                     self._idle.append(self._fork_shim(self._level))
                 except OSError:
-                    break  # Memory is short: wait for the next request, and then try again.
+                    # Memory is short: wait for the next request, and then try the fork again.
+                    break
             poll.poll()
             requests = self._receiver.receive()
             if not requests:
@@ -108,7 +109,7 @@ class Zygote:
                 try:
                     unix_sockets.send(shim, line + b"\n", handle)
                 except OSError:
-                    continue  # The shim was killed, so the next one gets the order.
+                    continue  # The idle shim was killed, so the order goes to another shim.
                 return
 
     def _fork_shim(self, level: str, *, is_expected: bool = False) -> socket.socket:

@@ -37,7 +37,7 @@ _ZIPS = (".zip", ".whl")
 _BROKEN = (
     *(OSError, EOFError, ValueError, KeyError, struct.error, zlib.error, lzma.LZMAError),
     *(tarfile.TarError, zipfile.BadZipFile),
-    # Raised for an unknown compression method, or a password.
+    # An archive raises this for an unknown compression method, or for a password.
     RuntimeError,
 )
 _CODECS = ("utf-8", "ascii", "latin-1", "cp437")
@@ -47,23 +47,24 @@ _AUTOLOGGING = re.compile(
 )
 _NAMES_MLFLOW = re.compile(r"^Requires-Dist: *mlflow *(?![-_.\w])", re.IGNORECASE | re.MULTILINE)
 _AUTOLOGGED = "mlflow<3"
-"""Requirement that is added for the autologging extra. From Python 3.13 on, the extra allows any MLflow, but
-with MLflow 3 it silently logs nothing."""
+"""Requirement that is added for a package with the autologging extra, which requires MLflow. From Python 3.13
+on, the extra allows any MLflow, but with MLflow 3 it silently logs nothing."""
 
 
 class ArchiveRejected(Exception):
-    """The archive exceeds a limit. The message contains the limit."""
+    """Raised if an archive exceeds a limit. The message contains the limit."""
 
 
 def load() -> None:
-    """Load the codecs that decode names now, because the standard library may not be visible later."""
+    """Load the codecs that the check needs to decode names. Call this before entering the sandbox, where the
+    standard library may be invisible."""
     for name in _CODECS:
         codecs.lookup(name)
 
 
 def are_buildable(paths: Iterable[str]) -> bool:
-    """Return whether each archive is a wheel, or a package that the runtime's own setuptools can build.
-    Raises ArchiveRejected."""
+    """Check archives. Return whether each of them is a wheel, or a package that the runtime's own setuptools
+    can build. Raises ArchiveRejected."""
     with _limit_resources():
         plain = [is_buildable(Path(path)) for path in paths]
     return all(plain)
@@ -77,16 +78,20 @@ def metadata_of_wheels(paths: Iterable[str]) -> list[str]:
 
 
 def missing_requirements(metadata: Sequence[str]) -> tuple[str, ...]:
-    """Return requirements that are missing in packages. `metadata`: the metadata texts of their wheels."""
+    """Return the requirements to add, because the packages need them but do not declare them. `metadata`: the
+    metadata texts of the packages' wheels."""
     asks = any(map(_AUTOLOGGING.search, metadata)) and not any(map(_NAMES_MLFLOW.search, metadata))
     return (_AUTOLOGGED,) if asks else ()
 
 
 def is_buildable(path: Path, most_unpacked: int = MAX_UNPACKED) -> bool:
-    """Return whether the archive is a wheel, or a source distribution that the runtime's own setuptools can
-    build. The result is False for distributions with other build requirements, and for unreadable files,
-    because installers report better errors for them. Raises ArchiveRejected. A plain build needs neither a
-    separate environment (half a second) nor a package index."""
+    """Check an archive. Return whether it is a wheel, or a source distribution that the runtime's own
+    setuptools can build. Such a build needs neither a separate environment (half a second) nor a package
+    index.
+
+    The result is False for distributions with other build requirements. It is also False for unreadable
+    files, because installers report better errors for them. Raises ArchiveRejected.
+    """
     if path.stat().st_size > most_unpacked:
         raise _rejection(path, f"it has more than {_size(most_unpacked)}", "its size")
     try:
@@ -206,8 +211,8 @@ def _size(size: int) -> str:
 
 @contextmanager
 def _limit_resources() -> Generator[None]:
-    """Limit the processor time and memory within the context. Use it only in the main thread of a process
-    that does not use SIGPROF otherwise."""
+    """Limit the processor time and memory of this process while the context is open. Use it only in the main
+    thread of a process that does not use SIGPROF otherwise."""
 
     def late(number: int, frame: object) -> None:
         raise ArchiveRejected(

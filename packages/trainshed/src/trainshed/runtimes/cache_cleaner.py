@@ -1,5 +1,5 @@
-"""Removes unused entries, and files that killed builders left, from the cache, but nothing that a program
-uses.
+"""Removes unused entries from the cache, and files that killed builders left. Never removes an entry that a
+program uses.
 
 No job depends on a removed entry, because the next job that needs it builds, fetches or unpacks it again.
 Shims lock the entries that live replicas use (`shelf`).
@@ -28,9 +28,11 @@ _KINDS = {
 }
 _PACKAGES = "packages"
 _MIN_AGE = 60 * 10**9
-"""Minimum age in ns. A program that is about to start may need a younger entry."""
+"""Minimum age in ns of an entry that may be removed. A program that is about to start may need a younger
+entry."""
 _MIN_PACKAGE_AGE = 3600 * 10**9
-"""Minimum age of packages in ns. It exceeds the maximum duration of an installation, which reads packages."""
+"""Minimum age in ns of a package that may be removed. It exceeds the maximum duration of an installation,
+which reads packages."""
 
 
 class Removal(Struct, frozen=True):
@@ -116,25 +118,23 @@ class CacheCleaner:
 
 
 def limit_size(cache: Path, installer: Installer, most: Bytes, now: Nanos) -> list[Removal]:
-    """Remove downloads, then the least recently used entries, until the cache has at most `most` bytes.
-    Return the removed entries. Blocks. Raises OSError.
-
-    Skips entries in use, and entries that cannot be removed.
-    """
+    """Reduce the cache to at most `most` bytes: remove downloads first, then the least recently used entries.
+    Skip entries that are in use or cannot be removed. Return the removed entries. Blocks. Raises OSError."""
     left = size_of(cache)
     gone: list[Removal] = []
     if left <= most:
         return gone
     cleaner = CacheCleaner(cache, installer, now=now, older_than=0)
-    # Layers come first, because an environment is used together with its layers.
+    # Remove layers first, because an environment is used together with its layers.
     by_use = sorted(cleaner.old_entries(), key=lambda piece: piece.used)
     for piece in (*cleaner.downloads(), *by_use):
-        # An entry may belong to another user, for example. `trainshed runtimes gc` reports this.
+        # The removal fails, for example, if the entry belongs to another user. `trainshed runtimes gc`
+        # reports this.
         with suppress(OSError):
             if not piece.why and piece.remove():
                 gone.append(piece)
                 left -= piece.bytes
-                # Measure the cache, because other entries may contain hard links to the removed files.
+                # Measure the cache again, because other entries may contain hard links to the removed files.
                 if left <= most and (left := size_of(cache)) <= most:
                     break
     return gone
@@ -143,6 +143,7 @@ def limit_size(cache: Path, installer: Installer, most: Bytes, now: Nanos) -> li
 def _unlink(path: Path, root: Path) -> bool:
     path.unlink(missing_ok=True)
     if path.parent != root:
-        with suppress(OSError):  # The directory may contain the same content under another name.
+        # This fails if the directory contains the same content under another name.
+        with suppress(OSError):
             path.parent.rmdir()
     return True

@@ -49,8 +49,8 @@ _RUNTIME_VERSION_PACKAGES = (
     "scipy",
     "scikit-learn",
 )
-"""Well-known packages of runtime versions (facts runtime_versions.json). Notices list those of them that a
-substitute lacks."""
+"""Well-known packages of runtime versions (facts runtime_versions.json). A notice lists the packages of this
+set that a substitute lacks."""
 _OLDEST_OF_UV: Minor = (3, 8)
 """The oldest Python version that uv installs."""
 _HOW_TO_MAP = (
@@ -119,22 +119,24 @@ class MappedImage(Struct, frozen=True):
 
 
 class Candidate(Struct, frozen=True):
-    """A release, together with a Python of this machine on which it runs."""
+    """One version of a framework, together with a Python of this machine on which it runs."""
 
     release: Release
     python: Minor
 
     def is_exactly(self, version: str, python: Minor) -> bool:
-        """Whether this is that version of the framework (any build) on that Python."""
+        """Whether this is that version of the framework, in any build, on that Python."""
         return self.release.base == version and self.python == python
 
 
 def newest(
     sheet: Sheet, pythons: Interpreters, version: str | None = None, near: Minor | None = None
 ) -> Candidate | None:
-    """Return the newest release, or the release of `version`, on the Python nearest to `near`. Returns None
-    if no Python of this machine fits. `near`: None = the family's preferred Python. Other Pythons are
-    searched only if the usual one does not fit."""
+    """Return the newest release, or the release of `version`, on the Python of this machine that is nearest
+    to `near`. Return None if no Python fits. `near`: None = the family's preferred Python.
+
+    If the usual Python fits, the machine is not searched for other Pythons.
+    """
     usual = pythons.usual()
     low, high = sheet.preferred_pythons
     exact = [release for release in sheet.releases if release.version == version]
@@ -166,9 +168,9 @@ def nearest(
     for_gpu: bool,
     slim: bool = False,
 ) -> Candidate | None:
-    """Return the release nearest to `version`, on the Python nearest to `python`, or None if no Python of
-    this machine fits. `for_gpu`, `slim`: builds for GPUs, or slim builds, are also allowed, and preferred
-    among equally near releases."""
+    """Return the release nearest to `version`, on the Python of this machine that is nearest to `python`.
+    Return None if no Python fits. `for_gpu`, `slim`: also allow builds for GPUs, or slim builds. Among
+    equally near releases, these builds are preferred."""
     wanted = parse_minor(version) or (0, 0)
     releases = [
         release
@@ -227,7 +229,7 @@ class LocalCatalog:
         self._pythons = pythons
         #: Whether to refuse every substitution (a setting of the operator).
         self._exact = exact
-        #: The operator's map. Its first matching entry overrides all other rules.
+        #: The operator's map of images to runtimes. Its first matching entry overrides all other rules.
         self._image_map = image_map
         #: The container images; None if the service cannot run them.
         self._images = images
@@ -420,7 +422,7 @@ class LocalCatalog:
             f"({change.old_way.variable}={change.old_way.value})."
             for change in changes
         ]
-        # If the family has no build for GPUs, no notice is necessary.
+        # If the family has no build for GPUs, the user cannot expect one, so no notice is necessary.
         has_builds = any(release.for_gpu for release in sheet.releases)
         if image.device == "gpu" and has_builds and not candidate.release.for_gpu:
             reason = (
@@ -471,7 +473,7 @@ def _inexact(what: str, choice: RuntimeChoice, how: str = "") -> RuntimeRefusal:
 
 def _how_to_get(sheet: Sheet, version: str, python: Minor) -> str:
     """Return a sentence, after a space, that explains how to install the Python that an exact version needs.
-    Returns "" if no release of the version runs on that Python."""
+    Return "" if the version cannot run on that Python."""
     if not any(release.base == version and release.runs_on(python) for release in sheet.releases):
         return ""
     number = format_minor(python)

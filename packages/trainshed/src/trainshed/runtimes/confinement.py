@@ -41,15 +41,15 @@ MAX_MEMORY = 512 << 20
 
 
 class InstallationTerms(Struct, frozen=True):
-    """The conditions of every installation."""
+    """The conditions of every confined run, such as an installation."""
 
-    #: The isolation level of programs (`protocol.LEVEL_*`). Installations always use the same level.
+    #: The isolation level of programs (`protocol.LEVEL_*`). Confined runs always use the same level.
     level: str
     #: Directories that appear empty.
     hidden: tuple[str, ...] = ()
     #: Files that appear empty.
     covered: tuple[str, ...] = ()
-    #: Paths that the operator makes readable, even inside hidden directories.
+    #: Paths that the operator makes readable for every run, even inside hidden directories.
     visible: tuple[str, ...] = ()
     #: Limits of memory, number of processes, disk and wall-clock time; None = unlimited.
     memory_bytes: int | None = None
@@ -65,19 +65,20 @@ class InstallationTerms(Struct, frozen=True):
 
 
 class LentDirectory(Struct, frozen=True):
-    """A directory to which programs write, visible at another path."""
+    """A directory of the service that a run sees read-only at another path. Programs may write to the
+    original."""
 
     #: A directory of the service.
     base: str
-    #: Names of the directories on the way from `base`. A program may have replaced any of them with a link,
-    #: so links are not followed.
+    #: Names of the directories on the path from `base` to the directory. A program may have replaced any of
+    #: them with a link, so links are not followed.
     below: tuple[str, ...]
     #: The path at which the directory is visible.
     place: str
 
 
 class Confinement(Struct, frozen=True):
-    """The directory, the readable and writable paths, and the time limit of one installation."""
+    """The directories and paths that one run may read or write, its time limit, and the general terms."""
 
     #: A directory for this run only. It contains the run's home, temporary files and downloads.
     workspace: str
@@ -94,7 +95,7 @@ class Confinement(Struct, frozen=True):
     archives: tuple[str, ...] = ()
     #: Arguments to add to the command if the runtime's own setuptools can build all packages.
     when_plain: tuple[str, ...] = ()
-    #: Whether to add requirements that are missing in the wheels among the archives
+    #: Whether to add requirements that the wheels among the archives need but do not declare
     #: (`archives.missing_requirements`).
     corrected: bool = False
     #: A shared download cache; None = a private one. Shared only for runs without users' scripts.
@@ -111,7 +112,7 @@ class Confinement(Struct, frozen=True):
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """All writable directories except the workspace."""
+        """All writable directories of the run except the workspace."""
         return (*self.writable, self.cache) if self.cache else self.writable
 
     @property

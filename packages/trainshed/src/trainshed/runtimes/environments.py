@@ -38,7 +38,7 @@ _SIZE = "size.txt"
 
 
 class Base(Struct, frozen=True):
-    """A base environment, which may or may not be built."""
+    """One base environment: a release of a family on one interpreter. It may or may not be built."""
 
     sheet: Sheet
     release: Release
@@ -63,8 +63,8 @@ class Environments:
         self._resolved: dict[tuple[str, str, str], Base] = {}
 
     def resolve(self, choice: RuntimeChoice, interpreters: Interpreters) -> Base:
-        """Return the environment for a choice; it is computed only once. Raises BuildFailed if the choice's
-        runtime no longer exists."""
+        """Return the environment for a choice. It is computed once and then remembered. Raises BuildFailed if
+        the choice's runtime no longer exists."""
         key = choice.family, choice.version, choice.python_version
         if (known := self._resolved.get(key)) is not None:
             return known
@@ -81,7 +81,8 @@ class Environments:
         return base
 
     def base(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Base:
-        """Return the environment of a release. Its key: interpreter, lock, platform, layout."""
+        """Return the environment of a release on an interpreter. Its key identifies the layout, the
+        interpreter, the lock, the platform and the family's command."""
         parts = {
             "layout": _LAYOUT,
             "interpreter": [interpreter.executable, ".".join(map(str, interpreter.version))],
@@ -135,7 +136,8 @@ class Environments:
             if sheet.command is not None:
                 write_command(prefix, sheet.family, sheet.command.read_text())
             if interpreter.minor < (3, 12):
-                # The hook delays every start by almost a millisecond. These Pythons have distutils.
+                # Remove setuptools' start-up hook for distutils, which delays every start by almost a
+                # millisecond. These Pythons contain distutils, so the hook is unnecessary.
                 (prefix.site / _DISTUTILS_HOOK).unlink(missing_ok=True)
             for name in release.excluded:
                 metadata = (
@@ -206,7 +208,8 @@ class Environments:
         if not release.first:
             install("--no-deps", "--requirement", lock)
             return
-        # The build that is available on the index determines which further packages are needed.
+        # The installer uses the build that is available on the index. The build determines which further
+        # packages are needed.
         pinned = ("--constraint", lock, *sheet.asks_for(release), *sheet.built_from(release))
         if self._installer.has_indexes:
             install(*pinned)

@@ -1,11 +1,12 @@
-"""Reads the runtime families from their data sheets: their versions, and the Pythons and packages of each
-version. A sheet is `FAMILY/sheet.toml`, in the directory of the family's locks.
+"""Reads the runtime families from their data sheets. A family is a framework, such as TensorFlow. A sheet
+contains its versions, and the Pythons and packages of each version.
 
-In a list of requirements, "@NAME" refers to the list NAME of the sheet (`lists`) or of all sheets
-(`requirements.toml`). A release inherits the fields of `every`, and of the release in `like`, unless it sets
-them. `until` limits parts (named lists of packages) to older Pythons: it maps a part to its highest minor
-version of Python 3, or to 0 if no Python has the part. Other parts are available for all Pythons of the
-release.
+A sheet is `FAMILY/sheet.toml`, in the directory of the family's locks. In a list of requirements, "@NAME"
+refers to the list NAME of the sheet (`lists`) or of all sheets (`requirements.toml`). A release inherits the
+fields of `every`, and of the release in `like`, unless it sets them.
+
+`until` limits parts (named lists of packages) to older Pythons: it maps a part to its highest minor version
+of Python 3, or to 0 if no Python has the part. Other parts are available for all Pythons of the release.
 """
 
 import re
@@ -28,7 +29,7 @@ _FOLDERS: Final = (
     *("scikit_learn", "python", "xgboost", "pytorch", "tensorflow"),
     *("reduction_server", "tensorboard", "gsutil"),
 )
-"""The first one is the service's default family."""
+"""Directories of the families. The first one is the service's default family."""
 _REQUIREMENTS: Final = {"requirements", "sources", "excluded", "overrides"}
 """Fields of sheets and releases that contain lists of requirements."""
 
@@ -48,7 +49,7 @@ class LeftOut(Struct, frozen=True, forbid_unknown_fields=True):
     #: Lowest and highest Python for which the package is missing; None = all Pythons.
     pythons: tuple[Minor, Minor] | None = None
     #: Device in the names of the images that contain the package; None = all images. Only jobs with such
-    #: images get a notice.
+    #: images get a notice that the package is missing.
     device: str | None = None
 
     def __str__(self) -> str:
@@ -70,27 +71,28 @@ class Change(Struct, frozen=True, forbid_unknown_fields=True):
 class Release(Struct, frozen=True, forbid_unknown_fields=True):
     """One version of a family's framework."""
 
-    #: The framework's version; "" for plain Python.
+    #: The framework's version, with the build after "+"; "" for plain Python.
     version: str
     #: Lowest and highest Python, inclusive.
     pythons: tuple[Minor, Minor]
     #: Version ranges of packages, in addition to the family's requirements. The lock is made from them.
     requirements: tuple[str, ...] = ()
-    #: Pins of packages that have no wheels. These packages must not need other packages.
+    #: Pins of packages that have no wheels and are built from source. These packages must not need other
+    #: packages.
     sources: tuple[str, ...] = ()
     #: Dependencies of the requirements that programs do not need.
     excluded: tuple[str, ...] = ()
     #: Version ranges that override the requirements of other packages.
     overrides: tuple[str, ...] = ()
-    #: Date (YYYY-MM-DD) of the lock's versions, because later versions were never tested with this framework.
-    #: None = today. Installers and certificates are always current.
+    #: Latest date (YYYY-MM-DD) of the package versions in the lock, because later versions were never tested
+    #: with this framework. None = today. Installers and certificates are always current.
     day: str | None = None
     #: Whether the lock is for Linux on x86-64 only, because only this platform has wheels of all packages.
     #: Other platforms try the same pins.
     only_x86: bool = False
     #: Missing packages, in addition to those of the family.
     left_out: tuple[LeftOut, ...] = ()
-    #: Flags of the installer that are tried first if the machine configures no package index. The index
+    #: Flags of the installer for its first attempt, if the machine configures no package index. The index
     #: determines the available builds of a pinned version, and their requirements.
     first: tuple[str, ...] = ()
     #: Whether this is a build for NVIDIA GPUs. It is used for GPU images on machines with a GPU.
@@ -130,7 +132,8 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
     left_out: tuple[LeftOut, ...] = ()
     #: Name of the framework in the names of prebuilt images (`core.catalog.images`); None = no such images.
     framework: str | None = None
-    #: Whether to prefer the usual Python to the image's Python, because builds for other Pythons are rare.
+    #: Whether to prefer the usual Python over the Python of the image, because builds for other Pythons are
+    #: rare.
     usual_python: bool = False
     #: Whether the family's versions are `ml` v1 runtime versions.
     runtime_versions: bool = False
@@ -216,7 +219,7 @@ def _expand(texts: Sequence[str], lists: Mapping[str, Sequence[str]]) -> Iterato
 
 
 def _release(fields: dict[str, Any], title: str, parts: Mapping[str, Sequence[str]]) -> Release:
-    """Create a release that consists of the parts that are available for its Pythons."""
+    """Create a release from its fields in the sheet. It has the parts that are available for its Pythons."""
     until: dict[str, int] = fields.pop("until", {})
     release = msgspec.convert(fields, Release)
     lowest, highest = release.pythons

@@ -1,7 +1,8 @@
-"""Runs uv as a process. It finds uv, gives it a clean environment and the machine's indexes, and keeps its
-last lines for errors.
+"""Runs uv, the installer of Python packages, as a process. It finds uv, gives it a clean environment and the
+machine's indexes, and keeps its last lines for errors.
 
-A shell supervises a run, or a keeper confines it (`confinement`). Both exit together with this process.
+A shell supervises an ordinary run. A keeper supervises a confined run (`confinement`). Both exit together
+with this process.
 """
 
 import collections
@@ -38,7 +39,8 @@ _COMPILE = "import compileall, multiprocessing as m; m.set_start_method('spawn')
 """Code that compiles modules. Since Python 3.12, workers would otherwise fork from a server whose socket path
 in a cache is too long."""
 _GRACE = 10.0
-"""Number of seconds after a run's time limit in which a keeper may end everything."""
+"""Number of seconds after a run's time limit within which the keeper may end the run. After that, the keeper
+is killed."""
 
 
 class Execution(Struct, frozen=True):
@@ -47,7 +49,8 @@ class Execution(Struct, frozen=True):
     process: subprocess.Popen[bytes]
     #: File descriptor of the output, including standard error.
     output: int
-    #: File descriptor that becomes readable when no more output is expected; None = there is none.
+    #: File descriptor that becomes readable when no more output is expected, although the output is still
+    #: open; None = there is none.
     line: int | None
     #: Function that ends the run without waiting.
     end: Callable[[], None]
@@ -61,7 +64,7 @@ class Execution(Struct, frozen=True):
 def running(
     command: Sequence[str], environ: Mapping[str, str], cwd: Path, apart: Confinement | None
 ) -> Generator[Execution]:
-    """Start a run. When the context exits, wait for its end. Raises OSError."""
+    """Start a run and yield it. When the context exits, wait for the end of the run. Raises OSError."""
     if apart is None:
         overseen = ["/bin/sh", "-c", OVERSEEN, "install", *command]
         # Only this process has the write end of the input's pipe, so the input ends with this process.
@@ -135,7 +138,7 @@ class InstallFailed(Exception):
 
     @property
     def is_machine_fault(self) -> bool:
-        """Return whether the cause is the machine or its network, not the requirements."""
+        """Whether the cause is this machine or its network, not the requirements."""
         text = str(self)
         if self.is_final:
             return _FULL in text
@@ -205,8 +208,8 @@ _PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)")
 
 
 class Installer:
-    """Runs uv for the runtimes. Where users' scripts may write, files are copies, so that no job can change
-    uv's own cache."""
+    """Runs uv for the runtimes. In directories to which users' scripts may write, uv copies files instead of
+    linking them. So no job can change uv's own cache."""
 
     def __init__(
         self,
@@ -215,7 +218,8 @@ class Installer:
         binary: str | None = None,
         limit_seconds: float = 1800,
     ) -> None:
-        """`cache`: uv's download cache, unless UV_CACHE_DIR is set. `limit_seconds`: for unconfined runs."""
+        """`cache`: uv's download cache, unless UV_CACHE_DIR is set. `limit_seconds`: time limit of a run that
+        is not confined."""
         self._limit_seconds = limit_seconds
         self._binary = binary
         # Users' setup scripts receive these variables, so the service's own variables, which may contain
@@ -283,7 +287,7 @@ class Installer:
         apart: Confinement | None = None,
         linked: bool = False,
     ) -> None:
-        """Install requirements, files or flags `what` into the directory `target` for the interpreter
+        """Install `what` (requirements, files and flags) into the directory `target` for the interpreter
         `python`. Blocks. Raises InstallFailed, or BuildFailed if uv is missing or the build was stopped.
 
         - `stop` ends the installation early.
@@ -292,13 +296,14 @@ class Installer:
           which no other program writes.
         """
         command = [self._find(), "pip", "install", "--python", str(python), "--target", str(target)]
-        # An operator's cache has other users as well, and hard links would make its files read-only.
+        # If an operator configured the cache, it has other users as well. Hard links would make its files
+        # read-only.
         mode = "hardlink" if linked and self._owns_cache else "copy"
         command += [*self._flags, "--link-mode", mode, *what]
         if self._owns_cache:
             # Close the cache to other users, because write access to uv's lock files must be limited.
             self.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # This fails for another user's cache.
+            # This fails if the cache belongs to another user.
             with suppress(PermissionError):
                 self.cache.chmod(0o700)
         doing = "finding out which packages are needed"

@@ -34,12 +34,13 @@ print(sys.implementation.name == "cpython" and {
     "library_directory": config.get("LIBDIR") or "",
 })
 """
-"""Code that prints an interpreter's properties. It imports little, because each start of a service runs it in
-each interpreter of the machine."""
+"""Code that an interpreter runs to print its properties. It imports little, because each start of a service
+runs it in each interpreter of the machine."""
 
 
 class Interpreter(Struct, frozen=True):
-    """A CPython that is not in a virtual environment. Paths are absolute. `executable` is no pyenv shim."""
+    """A CPython interpreter that is not in a virtual environment. Paths are absolute. `executable` is the
+    interpreter itself, not a shim of pyenv."""
 
     executable: str
     version: tuple[int, int, int]
@@ -84,8 +85,8 @@ class Interpreters:
         self._all: tuple[Interpreter, ...] | None = None
 
     def usual(self) -> Minor:
-        """Return the Python for programs that require no version: 3.11 if it exists, otherwise the service's
-        own. So it is the same for services on different Pythons, and packages have builds for it."""
+        """Return the Python for programs that require no version: 3.11 if this machine has it, otherwise the
+        service's own. So all services usually choose the same version, for which packages have builds."""
         own = self._own.minor
         return _USUAL if own == _USUAL or _USUAL in self.found() else own
 
@@ -103,7 +104,7 @@ class Interpreters:
         return max(fitting, key=lambda interpreter: interpreter.version, default=None)
 
     def search(self) -> tuple[Interpreter, ...]:
-        """Search the machine once. Blocks while the search runs interpreters."""
+        """Search the machine for interpreters once, and return them. Blocks while it runs interpreters."""
         with self._lock:
             if self._all is None:
                 interpreters = {self._own.executable: self._own}
@@ -125,7 +126,8 @@ class Interpreters:
         yield from _executables(pyenv, "versions/3.*/bin/python3.*")
         yield from _executables(uv, "cpython-3.*/bin/python3.*")
         for entry in self._environ.get("PATH", "").split(os.pathsep):
-            # Skip pyenv's shims: they may refer to a missing version, and the real ones were listed above.
+            # Skip pyenv's shims: they may refer to a missing version, and pyenv's interpreters were listed
+            # above.
             if entry and Path(entry).name != "shims":
                 yield from _executables(Path(entry), "python3.*")
 

@@ -1,4 +1,5 @@
-"""Lists the runtimes and which of them are built, and builds one now. For operators; needs no service."""
+"""Lists the runtimes and which of them are built, and builds a runtime immediately. For operators; needs no
+service."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,8 @@ from trainshed.runtimes.port import BuildFailed, Progress
 
 
 class InventoryEntry(Struct, frozen=True):
-    """A release of a family on a Python, and whether it is built."""
+    """One version of a framework family (for example TensorFlow 2.15) for one Python version, and whether its
+    environment is built."""
 
     family: str
     version: str
@@ -34,7 +36,7 @@ class InventoryEntry(Struct, frozen=True):
 
 
 class Inventory:
-    """The base environments in `cache`. `now`: clock in nanoseconds."""
+    """Lists and builds the base environments in `cache`. `now`: clock in nanoseconds."""
 
     def __init__(self, cache: Path, *, now: Callable[[], int]) -> None:
         self._interpreters = Interpreters()
@@ -42,8 +44,9 @@ class Inventory:
         self._environments = Environments(cache / "environments", Installer(cache / "uv"), now)
 
     def offers(self, family: str | None = None) -> list[InventoryEntry]:
-        """Return the releases of `family`; None = of all families. Each release is listed for the Python that
-        jobs get here, and for other Pythons with a built environment. Raises BuildFailed if unknown."""
+        """Return the versions of the framework family `family`; None = of all families. Each version is
+        listed for the Python that jobs get here, and for other Pythons with a built environment. Raises
+        BuildFailed if the family does not exist."""
         sheets = [sheet for sheet in FAMILIES if family in (None, sheet.family)]
         if family is not None and not sheets:
             raise BuildFailed(no_family(family))
@@ -61,8 +64,8 @@ class Inventory:
         version: str | None = None,
         python: str | None = None,
     ) -> InventoryEntry:
-        """Build a release unless it is built. Blocks. Raises BuildFailed. `version`: None = the newest.
-        `family`: None = the environment of jobs without an image."""
+        """Build the environment of one version of `family`, unless it is built. Blocks. Raises BuildFailed.
+        `version`: None = the newest. `family`: None = the environment of jobs without an image."""
         catalog = self._catalog
         choice = catalog.for_family(family, version, python) if family else catalog.default()
         if isinstance(choice, RuntimeRefusal):

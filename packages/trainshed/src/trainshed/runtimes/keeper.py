@@ -1,5 +1,5 @@
-"""Supervises one run of the installer in a separate process. The keeper starts the run according to a
-`Confinement`, enforces its limits, and ends it.
+"""Supervises one run of the installer, in a separate process, the keeper. The keeper starts the run according
+to a `Confinement`, enforces its limits, and ends it.
 
 The keeper runs as the service's user, outside the sandbox. It ends everything when the service closes the
 connection `line` or exits. The keeper's child enters the view and the limits, checks the archives, and
@@ -30,7 +30,7 @@ _NO_PORT = 1 << 16
 _CHECK_INTERVAL = 0.2
 """Seconds between two checks of the limits that the kernel does not enforce."""
 _MEASUREMENT = 0.05
-"""Seconds of one measurement of files."""
+"""Maximum seconds of one measurement of the run's files."""
 _PAUSE_FACTOR = 9
 """Duration of the pause after a measurement, as a multiple of the measurement's duration."""
 
@@ -219,7 +219,8 @@ class Keeper:
         processes.send(self._first, signal.SIGKILL)
 
     def _detect_kernel_limit(self, kills: int) -> None:
-        """Determine whether the end was caused by a limit that the kernel enforces."""
+        """If a limit that the kernel enforces caused the end, record that limit as the reason. `kills`:
+        number of processes that were killed at the memory limit."""
         if self._verdict or self._status == 0:
             return
         if kills:
@@ -359,8 +360,8 @@ def _view(confinement: Confinement) -> view.View:
 
 
 def _limit(confinement: Confinement, others: int) -> None:
-    """Set the limits that apply to single processes. `others`: number of processes of the user that count
-    together with those of the installation."""
+    """Set the limits that the kernel applies to single processes or to a user. `others`: number of the user's
+    other processes, which the kernel counts together with those of the installation."""
     terms = confinement.terms
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if terms.disk_bytes:

@@ -41,7 +41,8 @@ _CALLS_GSUTIL = "calls-gsutil"
 _REQUIRED = re.compile(
     r"^Requires-Dist: (?P<all>(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)[^@/\\\n]*)$", re.MULTILINE
 )
-"""Pattern of a requirement that an index resolves by name. Others have a URL for the download."""
+"""Pattern of a requirement that an index resolves by name. Other requirements contain the URL of their
+download."""
 _MAX_SUMMARY = 500
 """Maximum number of distributions that are listed in one line."""
 
@@ -55,7 +56,7 @@ class Layers:
         terms: Callable[[], InstallationTerms],
     ) -> None:
         """`now`: clock in nanoseconds, used only for durations in progress lines. `terms`: returns the terms
-        for users' setup scripts, from which the cache is also hidden."""
+        for users' setup scripts. The cache is hidden from these scripts as well."""
         self._now = now
         self._shelf = Shelf(root)
         self._installer = installer
@@ -195,8 +196,8 @@ class Layers:
 
 
 def _begin(root: Path, base: Prefix, interpreter: Interpreter) -> tuple[Prefix, dict[str, str]]:
-    """Create a prefix without installed packages. Return it with the versions of the base's distributions, by
-    name."""
+    """Create the prefix of a layer, which contains ghosts for the base's distributions and no packages.
+    Return it with the versions of these distributions, by name."""
     prefix = derive_prefix(root, base, interpreter)
     ghosts = _add_ghosts(base, prefix)
     let_read(prefix.root)
@@ -212,7 +213,8 @@ def _with_uris(text: str, packages: Sequence[Package]) -> str:
 
 
 def _add_ghosts(base: Prefix, prefix: Prefix) -> dict[str, str]:
-    """Make the distributions of the base look installed in `prefix`. Return their versions by name."""
+    """Create the ghosts in `prefix`, so that the distributions of the base look installed there. Return their
+    versions by name."""
     versions: dict[str, str] = {}
     for metadata in sorted(
         (*base.site.glob("*.dist-info"), *base.excluded_metadata.glob("*.dist-info"))
@@ -240,11 +242,12 @@ def _normal(name: str) -> str:
 
 
 def _own_files(prefix: Prefix) -> Iterator[Path]:
-    """Yield the files of the job's own packages, which are the packages that were installed from a file."""
+    """Yield the files of the job's own packages. These are the packages that were installed from a file, not
+    from an index."""
     site = prefix.site.resolve()
     for direct in prefix.site.glob("*.dist-info/direct_url.json"):
         record = (read_small(direct.with_name("RECORD")) or b"").decode(errors="replace")
-        # The service does not follow links in packages to other files.
+        # A package may contain links to other files. The service does not follow them.
         places = (prefix.site / line.partition(",")[0] for line in record.splitlines())
         yield from (p for p in places if is_file(p) and p.resolve().is_relative_to(site))
 
@@ -254,9 +257,9 @@ def _mark_gsutil(prefix: Prefix) -> bool:
 
 
 def _search_packages_last(prefix: Prefix) -> None:
-    """Put the directories of the job's own packages last on the path. Python 2 searched a module's own
-    directory first. But first on the path, these directories would hide modules of the standard library from
-    all other packages."""
+    """Put the directories of the job's own packages last on the module search path. Python 2 searched a
+    module's own directory first. At the beginning of the search path, these directories would hide modules of
+    the standard library from all other packages."""
     places = (p.parent.relative_to(prefix.site) for p in _own_files(prefix) if p.suffix == ".py")
     lines = sorted({str(place) for place in places if place.name})
     # Python reads path files in the order of their names, and this one must follow that of the base.
@@ -280,20 +283,21 @@ _PLAIN = "--no-build-isolation"
 
 
 class Installation(Struct, frozen=True):
-    """Installs a job's packages into the prefix of its layer. `apart` confines every step. Users' scripts may
-    write to the prefix and the workspace."""
+    """Installs a job's packages into the prefix of its layer. `apart`: confines every step. Users' scripts
+    may write to the prefix and the workspace."""
 
     installer: Installer
     prefix: Prefix
     packages: tuple[Package, ...]
     apart: Confinement
-    #: Restores the state before the first script ran, of the prefix and of the workspace in it.
+    #: Restores the prefix, and the workspace in it, to their state before the first script ran.
     renew: Callable[[], None]
     progress: Progress
     stop: Stop | None
 
     def run(self) -> None:
-        """Install the packages in the cheapest possible way. Blocks. Raises InstallFailed, BuildFailed."""
+        """Install the packages by the cheapest way that succeeds: from the base only, from wheels, or from
+        source. Blocks. Raises InstallFailed, BuildFailed."""
         try:
             # Try without an index first: most jobs need only the base. They must not wait for an index, nor
             # fail without one.
@@ -304,8 +308,8 @@ class Installation(Struct, frozen=True):
         else:
             return
         self.progress("The runtime lacks required packages. Searching the package index.")
-        # A script may have left code that every later Python would run. This includes a Python with write
-        # access to the shared cache.
+        # A script of the first attempt may have left code that every later Python would run. A later step
+        # runs Python with write access to the shared cache. So restore the original state.
         self.renew()
         what = self._paths()
         try:
@@ -315,17 +319,20 @@ class Installation(Struct, frozen=True):
             if failure.is_final:
                 raise
             # There are several possible causes: requirements without wheels must be built, two packages are
-            # the same project, or the wheels are unusable. uv has printed "error", which would look like the
-            # end without another line.
+            # the same project, or the wheels are unusable. uv has printed "error", after which users would
+            # expect the end. This line shows that the installation continues.
             self.progress("Wheels are not enough. Building the other packages from source.")
             self._install_from_source(what)
         else:
             self._replace_other_versions(what)
 
     def _replace_other_versions(self, wheels: Sequence[Path]) -> None:
-        """Build from source and install again, if an installation from wheels has other versions than the
-        newest. If the newest version of a requirement depends on a package without a wheel, the installer
-        chooses other versions, such as very old ones or pre-releases. If the build fails, they remain."""
+        """Build packages from source and install again, if the installation from wheels does not have the
+        newest versions. If the build fails, the installed versions remain.
+
+        Without this, the versions may be very old or pre-releases: if the newest version of a requirement
+        depends on a package without a wheel, the installer chooses another version that does not.
+        """
         others = self._other_versions(wheels)
         if not others:
             return
@@ -343,8 +350,8 @@ class Installation(Struct, frozen=True):
             self._from_wheels([self._wheel(path) for path in self._paths()])
 
     def _other_versions(self, wheels: Sequence[Path]) -> list[str]:
-        """Return the requirements of the packages whose installed version is not the newest one with a wheel.
-        Each is a text with name and versions."""
+        """Return the requirements of the job's packages whose installed version is not the newest one that
+        has a wheel. Each item is a text with the name and both versions."""
         own = {_distribution(wheel)[0] for wheel in wheels}
         installed: dict[str, str] = {}
         requirements: list[re.Match[str]] = []
@@ -370,7 +377,8 @@ class Installation(Struct, frozen=True):
         except InstallFailed as failure:
             if failure.is_final:
                 raise
-            # Two packages may require different versions, for example. The installed version satisfies both.
+            # The newest versions have no common solution, for example because two packages require different
+            # versions. The installed version satisfies all requirements.
             return []
         return [
             f"{name} {installed[name]} (not {version})"
@@ -379,7 +387,8 @@ class Installation(Struct, frozen=True):
         ]
 
     def _wheel(self, path: Path) -> Path:
-        """Return the package as a wheel. If necessary, build it in confinement. Raises InstallFailed."""
+        """Return a wheel of the package. If the package is not a wheel, build it in confinement. Raises
+        InstallFailed."""
         if path.suffix == ".whl":
             return path
         apart = replace(
@@ -392,8 +401,8 @@ class Installation(Struct, frozen=True):
         return max(wheels, key=lambda wheel: wheel.stat().st_mtime_ns)
 
     def _from_wheels(self, wheels: Sequence[Path]) -> None:
-        """Install wheels, and their requirements from wheels only. In this way, the installer runs no script,
-        but it opens archives from untrusted authors."""
+        """Install wheels, and their requirements from wheels only. So the installer runs no script. It still
+        runs in confinement, because it opens archives from untrusted authors."""
         paths = list(map(str, dict.fromkeys(wheels)))
         what = ["--only-binary", ":all:", *paths]
         site, python = self.prefix.site, self.prefix.executable
@@ -409,7 +418,7 @@ class Installation(Struct, frozen=True):
         apart.prepare()
         self.installer.cache.mkdir(parents=True, exist_ok=True)
         self.installer.install(python, site, what, self.progress, stop=self.stop, apart=apart)
-        # Compile in confinement, because every start of that Python runs the code in path files.
+        # Compile in confinement: path files in the prefix contain code that every start of that Python runs.
         self.installer.compile(python, site, self.progress, self.apart)
 
     def _install_from_source(self, what: Sequence[Path]) -> None:

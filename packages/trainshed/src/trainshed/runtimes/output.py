@@ -66,13 +66,13 @@ _DETAIL = re.compile(
 
 
 class Narration:
-    """Turns an installer's lines into progress for users. For one thread, with lines in order."""
+    """Turns an installer's lines into progress lines for users. For one thread, with lines in order."""
 
     def __init__(
         self, tell: Callable[[str], None], doing: str = "working", *, quiet: bool = False
     ) -> None:
         self._tell = tell
-        #: The installer's activity, which is shown before its first line.
+        #: The installer's activity, which a progress line shows before the installer's first line.
         self._doing = doing
         #: Whether to hide its output.
         self._quiet = quiet
@@ -101,7 +101,7 @@ class Narration:
         self._tell(line.removeprefix(" "))
 
     def add_silence(self) -> None:
-        """Count another `BEAT` of silence. Report it after 5, 10, 20, 40, … seconds."""
+        """Count another `BEAT` of silence. Report the silence after 5, 10, 20, 40, … seconds."""
         self._silent += BEAT
         if self._silent < self._patience:
             return

@@ -71,8 +71,8 @@ class Packages:
 
     def _fetch(self, uri: str, progress: Progress | None) -> Package:
         try:
-            # Get the fingerprint before the content: after a write in between, the index entry is stale, not
-            # wrong.
+            # Get the fingerprint before the content. If the object is written in between, the index entry is
+            # then stale, not wrong.
             fingerprint = self._source.fingerprint(uri)
             if fingerprint and (digest := self._digest(uri, fingerprint)):
                 place = self._place(uri, digest)
@@ -120,9 +120,10 @@ class Packages:
         return hashed.hexdigest(), draft
 
     def _place(self, uri: str, digest: str) -> Path:
-        # Installers identify a wheel by its name, and a source distribution by its setup script. They would
-        # trust the name of a source distribution, but people pack it by hand, and the Vertex SDK puts a
-        # timestamp in front of the name.
+        # The package keeps the file name of its URI. Installers identify a wheel by its name, and a source
+        # distribution by its setup script. If the name of a source distribution had the usual form, they
+        # would trust it. But people pack these files by hand, and the Vertex SDK puts a timestamp in front of
+        # the name.
         name = _NOT_IN_A_FILE_NAME.sub("_", PurePosixPath(uri).name) or "package"
         if source := _SOURCE.search(name):
             name = f"package{source[0]}"

@@ -11,12 +11,12 @@ from trainshed.core.runtime import Image, RuntimeChoice
 
 
 class PackageFailed(Exception):
-    """The job's own package cannot be fetched or installed, which is an error of the user. The message
-    contains the installer's last lines."""
+    """Raised if the job's own package cannot be fetched or installed, which is an error of the user. The
+    message contains the installer's last lines."""
 
 
 class BuildFailed(Exception):
-    """The runtime itself cannot be built here, which is a failure of the service."""
+    """Raised if the runtime itself cannot be built here, which is a failure of the service."""
 
 
 class PackageSource(Protocol):
@@ -33,13 +33,14 @@ class PackageSource(Protocol):
 
 
 class PreparedRuntime(Struct, frozen=True):
-    #: Directory of a tiny Python environment (interpreter link, configuration, path file) that sees the
-    #: shared base and the job's packages. If it is read-only, a program's own installs go to its user base.
-    #: "" with an `image`.
+    #: Directory of a tiny Python environment (interpreter link, configuration, path file) that uses the
+    #: shared base and the job's packages. If it is read-only, packages that a program installs go to the
+    #: program's user base. "" with an `image`.
     template: str
     #: Lines for the log about the installed packages.
     notices: tuple[str, ...] = ()
-    #: Directories of console scripts. In PATH, they follow the user base's `bin` and the template's.
+    #: Directories of console scripts. In PATH, they come after the `bin` directories of the user base and of
+    #: the template.
     path: tuple[str, ...] = ()
     #: Directories to which no program may write. Permission bits do not stop root, so the replica's mount
     #: namespace should bind them read-only.
@@ -73,7 +74,8 @@ class Runtimes(Protocol):
     def ready(
         self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
     ) -> PreparedRuntime | None:
-        """Return the environment if no build or fetch is necessary, otherwise None. Never blocks for long."""
+        """Return the environment if no build or fetch is necessary, otherwise None. Fast enough for the event
+        loop."""
         ...
 
     async def prepare(
@@ -88,7 +90,8 @@ class Runtimes(Protocol):
 
     def reduction(self) -> str | None:
         """Return the directory with the package `trainshed_reduction` for programs
-        (spec/reduction#frameworks), or None if it must be prepared first. Never blocks for long."""
+        (spec/reduction#frameworks). Return None if it must be prepared first. Fast enough for the event loop.
+        """
         ...
 
     async def prepare_reduction(self, progress: Progress | None = None) -> str:

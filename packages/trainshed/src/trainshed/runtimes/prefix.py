@@ -58,7 +58,8 @@ class Prefix(Struct, frozen=True, dict=True):
 
     @cached_property
     def template(self) -> Path:
-        """Directory of the template from which each replica starts its Python (`write_template`)."""
+        """Directory with a small Python environment, which each replica copies and starts its Python from
+        (`write_template`)."""
         return self.root / "template"
 
 
@@ -71,7 +72,8 @@ def make_prefix(root: Path, interpreter: Interpreter) -> Prefix:
 
 
 def derive_prefix(root: Path, base: Prefix, interpreter: Interpreter) -> Prefix:
-    """Create a prefix at `root`. Its `site-packages` is empty, and is followed by that of `base`.
+    """Create a prefix at `root` on top of the prefix `base`. Its `site-packages` is empty. Programs search it
+    first, and then that of `base`.
 
     A program's import order then is: its own installs, its user installs, this prefix, the base.
     """
@@ -95,8 +97,8 @@ def base_of(root: Path) -> Path | None:
 
 
 def move_scripts(prefix: Prefix) -> None:
-    """Move console scripts out of `site-packages/bin`, and have them run by the first `python3` on PATH. That
-    is the replica's own interpreter, not the one that installed the scripts."""
+    """Move console scripts out of `site-packages/bin`. Change them so that the first `python3` on PATH runs
+    them. That is the replica's own interpreter, not the one that installed the scripts."""
     prefix.scripts.mkdir()
     installed = prefix.site / "bin"
     if installed.is_symlink() or not installed.is_dir():
@@ -115,7 +117,8 @@ def move_scripts(prefix: Prefix) -> None:
         if first.startswith(b"#!") and b"python" in first:
             content = b"#!/usr/bin/env python3" + newline + rest
         elif first == b"#!/bin/sh" and rest.startswith(b"'''exec'"):
-            # The form for long interpreter paths: two lines that start the interpreter, then the script.
+            # If the interpreter's path is long, the script starts with two lines that start the interpreter.
+            # Replace both.
             content = b"#!/usr/bin/env python3\n" + rest.split(b"\n", 2)[-1]
         target.write_bytes(content)
         target.chmod(script.stat().st_mode)
@@ -127,7 +130,8 @@ def write_command(prefix: Prefix, name: str, program: str) -> None:
     shutil.rmtree(prefix.scripts)
     prefix.scripts.mkdir()
     script = prefix.scripts / name
-    # A shell line that starts the prefix's interpreter, wherever that is. Python reads it as a string.
+    # A line that is valid both in the shell and in Python. The shell starts the prefix's interpreter,
+    # wherever that is. Python reads the line as a string.
     run = f"'''exec' \"${{0%/*}}/../bin/python{prefix.python}\" -I \"$0\" \"$@\"\n' '''\n"
     script.write_text(f"#!/bin/sh\n{run}{program}")
     script.chmod(0o755)
@@ -142,7 +146,7 @@ def _skeleton(root: Path, interpreter: Interpreter) -> Prefix:
     for entry in os.scandir(interpreter.stdlib):
         if entry.name not in _NOT_LINKED:
             (prefix.library / entry.name).symlink_to(entry.path)
-    # Relocatable builds search for libpython next to `bin`. Distributions with lib64 search there.
+    # Relocatable builds of Python search for libpython next to `bin`. Distributions with lib64 search there.
     beside = Path(interpreter.library_directory)
     if beside.is_relative_to(interpreter.prefix):
         for shared in beside.glob("libpython*"):
@@ -156,7 +160,7 @@ def _skeleton(root: Path, interpreter: Interpreter) -> Prefix:
 
 
 def _link_site(prefix: Prefix) -> None:
-    """Create a link with the name that distributions such as Debian use instead of `site-packages`."""
+    """Create a link to `site-packages` with the other name that distributions such as Debian use for it."""
     command = [
         str(prefix.executable),
         "-I",
@@ -197,7 +201,8 @@ def write_template(prefix: Prefix, final: Prefix) -> None:
         (template / "lib64").symlink_to("lib")
     (template / "pyvenv.cfg").write_text(
         f"home = {final.executable.parent}\n"
-        # The "system" is this prefix. The option adds the base packages after a program's own installs.
+        # The "system" of this option is the prefix. The option adds the base packages after a program's own
+        # installs.
         "include-system-site-packages = true\n"
         f"version = {prefix.python}\n"
     )

@@ -97,7 +97,7 @@ class _NotCompiled(Exception):
 
 
 class Reduction:
-    """The package `trainshed_reduction` on its shelf, `root`."""
+    """Prepares the package `trainshed_reduction` on its shelf, the directory `root`."""
 
     def __init__(
         self, root: Path, environ: Mapping[str, str] | None = None, closing: Stop | None = None
@@ -109,7 +109,7 @@ class Reduction:
 
     @cached_property
     def key(self) -> str:
-        """The package's name on the shelf. It identifies the content."""
+        """The name of the package's directory on the shelf. It identifies the content."""
         parts = [
             _LAYOUT,
             digest(),
@@ -121,7 +121,8 @@ class Reduction:
 
     @property
     def _without(self) -> str:
-        """The name on the shelf of the package without its C part."""
+        """The name of the directory on the shelf for the package without its C part. It changes after
+        `_RETRY_INTERVAL`, so that a failed compiler is tried again."""
         return f"{self.key}-without-{int(time.time()) // _RETRY_INTERVAL}"
 
     def find(self) -> Path | None:
@@ -161,8 +162,8 @@ class Reduction:
             ) from failure
 
     def _run(self, draft: Path, *arguments: str) -> str | None:
-        """Run our Python in the draft. Return the last line of its output on failure, otherwise None. No step
-        is necessary for correct results."""
+        """Run Python with `arguments` in the directory `draft`. Return the last line of its output on
+        failure, otherwise None. A failure never makes results wrong."""
         passed_on = {
             name: self._environ[name] for name in _INHERITED_NAMES if name in self._environ
         }

@@ -45,7 +45,7 @@ def _no_terms() -> InstallationTerms:
 
 
 class RuntimeSettings(Struct, frozen=True):
-    """The operator's runtime settings."""
+    """The operator's settings for runtimes."""
 
     #: Whether to refuse all substitutes.
     exact: bool = False
@@ -91,7 +91,7 @@ class LocalRuntimes:
         self._contained = ContainerRuntimes(images, self._packages)
         self._workers = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="runtimes")
         self._bases = SingleFlight[None](self._workers)
-        # Abandon the build of a layer that no caller waits for. Unlike a base, a layer runs users' setup
+        # Stop the build of a layer when no caller waits for it. Unlike a base, a layer runs users' setup
         # scripts and is useless to other jobs.
         self._tops = SingleFlight[Prefix](self._workers, abandons=True)
         self.catalog = LocalCatalog(
@@ -103,8 +103,8 @@ class LocalRuntimes:
         )
 
     def search(self) -> None:
-        """Start background work: find interpreters and image tools, so that no request waits for this, and
-        complete environments."""
+        """Start background work in threads, so that no request waits for it: find interpreters and image
+        tools, and compile environments whose compilation was interrupted."""
         log_failure(self._workers.submit(self._interpreters.search), "looking for interpreters")
         log_failure(self._workers.submit(self._environments.compile_all), "compiling environments")
         if self._images is not None:
@@ -176,7 +176,7 @@ class LocalRuntimes:
             await building
             command = await self._built_gsutil(choice, None, progress)
             return self._prepared_runtime(base, None, command)
-        # Fetch the packages during the build of the base. If the fetch fails, this caller does not wait for
+        # Fetch the packages while the base is being built. If the fetch fails, this caller does not wait for
         # the base.
         building.add_done_callback(consume_exception)
         fetching = asyncio.to_thread(self._packages.fetch, packages, progress)
@@ -231,7 +231,7 @@ class LocalRuntimes:
             command = await asyncio.to_thread(self._resolve_gsutil)
             await self._build(command, progress)
         except BuildFailed as failure:
-            # Run the job anyway, because the program may mention gsutil only in a comment, for example.
+            # Run the job without gsutil. The program may mention gsutil only in a comment, for example.
             self._lacks_gsutil = True
             (progress or ignore_progress)(
                 f"The command gsutil is not available: {failure} Jobs run without it until the service is "
@@ -277,8 +277,9 @@ class LocalRuntimes:
 
 
 class ContainerRuntimes:
-    """Prepares container images as runtimes. The packages are installed in the image when its program starts
-    (`trainshed.runtimes.images.executor`). Before, this class checks that they exist and match their pins."""
+    """Prepares container images as runtimes. The job's packages are installed in the image when its program
+    starts (`trainshed.runtimes.images.executor`). Before the start, this class checks that the packages exist
+    and match their pins."""
 
     def __init__(self, images: "ContainerImages | None", packages: Packages) -> None:
         #: The container images; None if the service cannot run them.

@@ -86,7 +86,7 @@ class Shelf:
         return (bool(self._boot) and boot == self._boot) or self._mark(key).exists()
 
     def record_use(self, key: str) -> None:
-        """Record a use of the directory. Makes one or two file-system calls."""
+        """Record that the directory is used now. Makes one or two file-system calls."""
         built = self.path(key) / _BUILT
         # Another user's cache may be read-only. Its owner detects uses by the locks.
         with suppress(OSError):
@@ -112,10 +112,10 @@ class Shelf:
         """Return the directory of that key, built by `build(draft)` if it is missing. Blocks.
 
         Args:
-            build: Fills the directory `draft`, which does not exist yet. Its exceptions are passed on, and
-            leave nothing. finish: Completes the directory in a thread after this method has returned. The
-            directory must be usable
-                without it.
+            build: Creates and fills the directory `draft`. If it raises an exception, this method removes
+                `draft` and raises the exception again.
+            finish: Completes the directory in a thread after this method has returned. The directory must be
+                usable before that.
             writable: Name of a subdirectory whose permissions do not change.
             progress: Receives a line if this method waits for another process with the same key.
             stop: Ends that wait with BuildFailed.
@@ -182,7 +182,7 @@ class Shelf:
 
     def remove(self, kept: ShelfEntry) -> bool:
         """Remove an entry. Return False if it is in use, or was used after it was listed. Blocks until the
-        disk has done this. Raises OSError."""
+        entry is deleted from the disk. Raises OSError."""
         locks = self._root / _LOCKS
         locks.mkdir(parents=True, exist_ok=True)
         with _open(locks / kept.key, _CREATE) as building:
@@ -207,11 +207,11 @@ class Shelf:
         return self._root / _LOCKS / key
 
     def _sweep(self, key: str) -> None:
-        """Remove the files that a killed builder or a power failure left. The caller has the lock, so no
-        builder is alive."""
+        """Remove the files of this key that a killed builder or a power failure left. The caller has the
+        lock, so no builder is alive."""
         for place in (_DRAFTS, _MARKS):
             (self._root / place).mkdir(parents=True, exist_ok=True)
-        # Users' setup scripts may create files there with any permission bits. Other users of the machine
+        # Users' setup scripts may create files in drafts with any permission bits. Other users of the machine
         # must not run these files.
         with suppress(PermissionError):
             (self._root / _DRAFTS).chmod(0o700)
@@ -228,8 +228,8 @@ class Shelf:
     def _settle(self, key: str, finish: Callable[[Path], None] | None) -> None:
         """Finish a directory, then make it durable. If the process exits before that, the directory is valid
         until the next boot."""
-        # The cache may be removed in the meantime. It may also belong to another user, or be on a read-only
-        # or full disk.
+        # Ignore errors: the cache may be removed in the meantime. It may also belong to another user, or be
+        # on a read-only or full disk.
         try:
             if finish is not None:
                 self._finish(key, finish)
@@ -240,7 +240,8 @@ class Shelf:
 
     def _finish(self, key: str, finish: Callable[[Path], None]) -> None:
         with _open(self._lock(key), _CREATE) as lock:
-            # Another process may have the lock. That process finishes, rebuilds or removes the directory.
+            # Another process may have the lock. In this case, that process finishes, rebuilds or removes the
+            # directory.
             if not durable.try_lock(lock) or self._mark(key).exists() or not self.has(key):
                 return
             try:
@@ -260,7 +261,7 @@ class Shelf:
         with _open(self._lock(key), _CREATE) as descriptor:
             if not durable.try_lock(descriptor):
                 progress("Another process is building the same environment; waiting for it.")
-                # Poll: if a thread blocked in the kernel, the service could not exit.
+                # Poll instead of blocking: the service could not exit while a thread blocks in the kernel.
                 while not durable.try_lock(descriptor):
                     if stop.is_asked:
                         raise BuildFailed("Stopped waiting for a build of another process.")
@@ -270,7 +271,8 @@ class Shelf:
 
 @contextmanager
 def hold(place: Path) -> Generator[None]:
-    """Prevent the removal of a finished directory while another one is built on top of it."""
+    """Prevent the removal of the finished directory `place` while the context is open, for example while a
+    layer is built on top of it."""
     handles = cache_leases.hold_leases([str(place)])
     try:
         yield

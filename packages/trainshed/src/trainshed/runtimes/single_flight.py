@@ -14,11 +14,11 @@ from trainshed.runtimes.stop import Stop
 T = TypeVar("T")
 
 Build = Callable[[Progress, Stop], T]
-"""A build; it blocks, and is called in a thread."""
+"""A function that builds. It blocks, and runs in a thread."""
 
 
 class SingleFlight(Generic[T]):
-    """The running builds by key, each in a thread."""
+    """Runs builds in threads, at most one for each key at a time."""
 
     def __init__(self, workers: ThreadPoolExecutor, *, abandons: bool = False) -> None:
         """`abandons`: whether to stop a build for which no caller waits any longer."""

@@ -19,8 +19,8 @@ wait "$main"; status=$?
 kill "$watcher"
 exit "$status"
 """
-"""Runs a command, and kills it with all its descendants when its standard input ends. So if the service is
-killed, no build continues and no lock of an image tool remains."""
+"""Shell program that runs a command, and kills it with all its descendants when its standard input ends. So
+if the service is killed, no build continues and no lock of an image tool remains."""
 
 _END_TIMEOUT = 5.0
 """Timeout in seconds for a process to end its descendants on request."""
@@ -63,14 +63,14 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process that leads a process group, together with its group."""
     # Kill the process only before it is reaped. After that, its ID could belong to another process.
     if process.returncode is None:
-        # Some processes of a rootless image tool belong to other users.
+        # Some processes of a rootless image tool belong to other users, and cannot be killed.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def end_through(line: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    """Close the connection `line` to a process that supervises others, which then ends them all. If it does
-    not exit in time, kill it. Does not wait."""
+    """Close the connection `line` to a process that supervises a run. The process then ends the run and
+    exits. If it does not exit in time, kill it. Does not wait."""
     with contextlib.suppress(OSError):
         line.shutdown(socket.SHUT_WR)
     late = threading.Timer(_END_TIMEOUT, kill, [process])

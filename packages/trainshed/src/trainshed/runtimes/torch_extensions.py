@@ -22,9 +22,10 @@ from torchvision._absent_operators import load_library as _load_library
 
 
 def remove_unusable_extensions(site: Path, *beneath: Path) -> None:
-    """Make torchvision and torchaudio in `site` usable with its PyTorch, or with the first PyTorch in
-    `beneath` (other sites that programs see). Files are replaced and never written to, because they may be
-    hard links into the installer's cache."""
+    """Make torchvision and torchaudio in `site` usable with their PyTorch, which may be built for CPUs. This
+    PyTorch is in `site` or in the first site of `beneath` that has one. `beneath`: other sites that programs
+    see. Files are replaced and never written to, because they may be hard links into the installer's cache.
+    """
     extensions = [extension for pattern in _EXTENSIONS for extension in _files(site, pattern)]
     if not extensions or not _is_for_cpus(site, *beneath):
         return
@@ -43,8 +44,7 @@ def remove_unusable_extensions(site: Path, *beneath: Path) -> None:
 
 
 def _names(extension: Path, name: bytes) -> bool:
-    """Return whether a library contains the name. It reads the file in pieces, because any size is
-    possible."""
+    """Return whether a library contains `name`. Reads the file in pieces, because it may be large."""
     last = b""
     with extension.open("rb") as file:
         while piece := file.read(_PIECE):
@@ -62,8 +62,8 @@ def _is_for_cpus(*sites: Path) -> bool:
 
 
 def _files(site: Path, pattern: str) -> list[Path]:
-    """Return regular files that match. A user's setup script may have created links, which are skipped
-    because the service would follow them."""
+    """Return the regular files in `site` that match the pattern. Links are skipped: a user's setup script may
+    have created them, and the service would follow them."""
     folders = [site / parent for parent in Path(pattern).parents if parent != Path()]
     if any(folder.is_symlink() for folder in folders):
         return []

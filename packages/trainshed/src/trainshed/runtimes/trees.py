@@ -17,7 +17,7 @@ _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def is_file(path: Path) -> bool:
-    """Whether the path is a regular file: neither a link nor a special file that blocks its reader."""
+    """Whether the path is a regular file. A link is not one, nor is a special file that blocks its reader."""
     # The methods of Path raise an exception for invalid names.
     return os.path.isfile(path) and not path.is_symlink()  # noqa: PTH113
 
@@ -58,7 +58,8 @@ def protect(root: Path, writable: str | None) -> None:
 
 
 def let_read(root: Path) -> None:
-    """Give all users the read access that the owner has to `root` and everything below it."""
+    """Give all users the permissions to read and execute that the owner has, for `root` and everything below
+    it."""
     root.chmod(stat.S_IMODE(_readable(root.stat().st_mode)))
     _change(root, _readable)
 
@@ -78,7 +79,7 @@ def let_write(root: Path) -> Generator[None]:
 
 
 def _change(root: Path, wanted: Callable[[int], int], left: str | None = None) -> None:
-    """Change the modes of everything below `root`, except for `root/left`."""
+    """Change the modes of everything below `root`, except for the directory `left` in it."""
     for directory, names, files in os.walk(root):
         if left in names and Path(directory) == root:
             names.remove(left)
@@ -90,8 +91,8 @@ def _change(root: Path, wanted: Callable[[int], int], left: str | None = None) -
 
 
 def _readable(mode: int) -> int:
-    """Return the mode with the owner's read and execute permissions for all users. The result has no setuid
-    bits: the owner may be root, and a user's setup script may have set these bits."""
+    """Return the mode with the owner's permissions to read and execute given to all users. The result has no
+    setuid bits: the owner may be root, and a user's setup script may have set these bits."""
     owners = mode & (stat.S_IRUSR | stat.S_IXUSR)
     return (mode | owners >> 3 | owners >> 6) & ~(stat.S_ISUID | stat.S_ISGID)
 
@@ -103,10 +104,8 @@ def freeze(directory: Path) -> None:
 
 def size_of(*roots: Path, alone: bool = False) -> int:
     """Return the size on disk in bytes of everything below `roots`. Each file counts once. Files that vanish
-    in the meantime do not count.
-
-    `alone`: count only the bytes that a removal of `roots` frees, without files that have a name elsewhere.
-    """
+    in the meantime do not count. `alone`: count only the bytes that a removal of `roots` would free. A file
+    that also has a name elsewhere does not count."""
     elsewhere: dict[tuple[int, int], tuple[int, int]] = {}
     total = 0
     waiting = [str(root) for root in roots]

@@ -38,12 +38,13 @@ _TYPES: tuple[tuple[str, int, str], ...] = (
     ("K80", 0, "NVIDIA_TESLA_K80"),
     ("RTX PRO 6000", 0, "NVIDIA_RTX_PRO_6000"),
 )
-"""Words of the product name, minimum memory in bytes, public type (facts, GPU table). The first match
-applies."""
+"""Maps GPU products to public accelerator types (facts, GPU table). An entry has the words of the product
+name, the minimum memory in bytes, and the public type. The first matching entry applies."""
 
 
 class Part(Struct, frozen=True):
-    """A MIG part of a GPU: its index `place`, and the numbers of its GPU instance and compute instance."""
+    """A part of a GPU that is divided by MIG: its index `place`, and the numbers of its GPU instance and
+    compute instance."""
 
     place: int
     gpu_instance: int
@@ -72,8 +73,8 @@ class Device(Struct, frozen=True):
 
     @property
     def word(self) -> str:
-        """The device's name in CUDA_VISIBLE_DEVICES: the index of a whole GPU, because programs parse it, and
-        the UUID of a part."""
+        """The device in the form of CUDA_VISIBLE_DEVICES. For a whole GPU it is the index, because programs
+        parse it. For a part it is the UUID."""
         return self.uuid if self.part else str(self.index)
 
 
@@ -109,7 +110,7 @@ def _ask(nvml: Any) -> Iterator[Device]:
     for index in range(nvml.nvmlDeviceGetCount()):
         whole = nvml.nvmlDeviceGetHandleByIndex(index)
         minor = None
-        # In some virtual machines, the GPU has no device file.
+        # In some virtual machines, the GPU has no device file. Its `minor` is then None.
         with contextlib.suppress(nvml.NVMLError):
             minor = int(nvml.nvmlDeviceGetMinorNumber(whole))
         parts = list(_parts(nvml, whole))
@@ -125,7 +126,7 @@ def _ask(nvml: Any) -> Iterator[Device]:
 
 
 def _parts(nvml: Any, whole: Any) -> Iterator[tuple[Any, Part]]:
-    with contextlib.suppress(nvml.NVMLError):  # This GPU cannot be divided.
+    with contextlib.suppress(nvml.NVMLError):  # This GPU cannot be divided, so it has no parts.
         if nvml.nvmlDeviceGetMigMode(whole)[0] == nvml.NVML_DEVICE_MIG_ENABLE:
             for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(whole)):
                 with contextlib.suppress(nvml.NVMLError):  # The GPU has no part with this index.
@@ -175,13 +176,12 @@ def totals(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
 def choose(
     devices: Sequence[Device], count: int, accelerator: str | None, taken: Iterable[str | None]
 ) -> str:
-    """Choose the devices of a node for a replica that requests `count` devices of a public type.
+    """Choose the devices of a node for a replica that requests `count` devices of a public type. Devices of
+    that type are preferred, and among them the devices that the fewest replicas use.
 
-    Devices of that type are preferred, then the devices that the fewest replicas use. If the node has too few
-    devices, the replica shares some (spec/queue#capacity, relaxed mode). Strict mode prevents this.
-
-    `taken`: the CUDA_VISIBLE_DEVICES of all replicas that already have devices. Returns the replica's
-    CUDA_VISIBLE_DEVICES: "" if the node has no devices.
+    If the node has too few devices, the replica shares some (spec/queue#capacity, relaxed mode). Strict mode
+    prevents this. `taken`: the CUDA_VISIBLE_DEVICES of all replicas that already have devices. Returns the
+    replica's CUDA_VISIBLE_DEVICES: "" if the node has no devices.
     """
     uses = Counter(word for words in taken if words for word in words.split(","))
     order = sorted(
@@ -232,7 +232,7 @@ class Driver(Struct, frozen=True):
     libraries: tuple[tuple[str, str], ...] = ()
     #: Paths of the driver's programs.
     programs: tuple[str, ...] = ()
-    #: Directories of libraries that are not in the linker's cache.
+    #: Directories of libraries that are not in the cache of the dynamic linker.
     apart: tuple[str, ...] = ()
     #: Number in the name of the device file, by capability path (`gpu0/gi1/access`).
     caps: dict[str, int] = field(default_factory=dict[str, int])
@@ -290,7 +290,8 @@ def device_edits(
         # CUDA numbers only the visible devices, from 0.
         numbers = ",".join(device.uuid if device.part else str(n) for n, device in enumerate(own))
     else:
-        # A device file is unknown, so the replica gets all device files, as without a private /dev.
+        # The number of a device file is unknown, so the replica gets the device files of all GPUs, as without
+        # a private /dev.
         nodes = [*(driver.root / "dev").glob("nvidia*"), *(driver.root / "dev").glob("dxg")]
         files = tuple(sorted(f"/dev/{file.name}" for file in nodes if not file.is_dir()))
         numbers = words or ""
@@ -343,7 +344,7 @@ def _known_to_linker(cache: str) -> Iterator[tuple[str, str]]:
     for line in cache.splitlines():
         name, _, rest = line.strip().partition(" (")
         kinds, arrow, path = rest.partition(") => ")
-        # The entry of a 32-bit library has no second word after "libc6".
+        # In the output of ldconfig, the entry of a 32-bit library has no second word after "libc6".
         if arrow and "," in kinds and name.startswith(_LIBRARIES):
             yield name, path
 
@@ -356,7 +357,8 @@ def _files_in(root: Path, places: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _of_one_driver(root: Path, libraries: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the libraries, by name and real file, with libcuda's version. Others only have similar names."""
+    """Return the libraries that have the version of libcuda, by name and real file. Libraries of other
+    versions only have similar names."""
     files = {name: _real(root, path) for name, path in sorted(libraries.items())}
     version = files.get("libcuda.so.1", "").partition(".so.")[2]
     return [
@@ -365,7 +367,8 @@ def _of_one_driver(root: Path, libraries: Mapping[str, str]) -> list[tuple[str, 
 
 
 def _real(root: Path, path: str) -> str:
-    """Return the real path of a path below `root`, as programs of the machine see it."""
+    """Return the real path of `path`, a path below `root`. The result is relative to `root`, unless a link
+    leads out of it."""
     real = (root / path[1:]).resolve()
     base = root.resolve()
     return f"/{real.relative_to(base)}" if real.is_relative_to(base) else str(real)
@@ -375,7 +378,7 @@ def _capabilities(root: Path) -> Iterator[tuple[str, int]]:
     try:
         text = (root / _MINORS).read_text(encoding="ascii")
     except OSError:
-        return  # No GPU of this machine can be divided.
+        return  # No GPU of this machine can be divided, so the file does not exist.
     for line in text.splitlines():
         cap, _, number = line.strip().partition(" ")
         if number.isdecimal():
@@ -383,7 +386,7 @@ def _capabilities(root: Path) -> Iterator[tuple[str, int]]:
 
 
 def _run(program: str, *arguments: str) -> str:
-    """Return the output of a program of the machine; "" if it does not exist or fails."""
+    """Run a program of the machine; return its output, or "" if the program does not exist or fails."""
     path = shutil.which(program) or shutil.which(program, path="/sbin:/usr/sbin:/usr/bin")
     if path is None:
         return ""

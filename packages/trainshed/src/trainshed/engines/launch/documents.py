@@ -1,5 +1,6 @@
-"""Builds the launch document with which a shim starts a program. The inputs are a launch plan, the facts
-about the machine, the settings for all its programs, and the program's slot. Pure, except for secrets."""
+"""Builds the launch document with which a shim starts a program. The inputs are a launch plan, the properties
+of the machine (`HostFacts`), the settings for all its programs, and the program's slot. Pure, except for
+secrets."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,7 @@ _METADATA = ("metadata.google.internal", "metadata")
 
 
 class HostFacts(Struct, frozen=True):
-    """The facts about this machine that the engine determined at its start."""
+    """The properties of this machine that the engine determined at its start."""
 
     #: Sandbox level (`protocol.LEVEL_*`).
     level: str
@@ -61,13 +62,14 @@ class HostFacts(Struct, frozen=True):
         return self.level != protocol.LEVEL_SESSION
 
     def process_limit(self, chosen: int | None) -> int | None:
-        """Return the limit `chosen` of a program's processes, reduced to `processes` if it is higher. Without
-        `chosen`, return no limit."""
+        """Return the limit of a program's processes: the lower of `chosen` and `processes`. If `chosen` is
+        None, return None (no limit)."""
         return min(chosen, self.processes) if chosen and self.processes else chosen
 
 
 class BuildPlace(Struct, frozen=True):
-    """The view of this machine for the service's own sandboxes, which install packages and render curves."""
+    """The part of this machine's file system that the service's own sandboxes see. These sandboxes install
+    packages and render curves."""
 
     host: HostFacts
     #: Directories whose contents these sandboxes must not see.
@@ -78,7 +80,7 @@ class BuildPlace(Struct, frozen=True):
 
 @runtime_checkable
 class HasBuildPlace(Protocol):
-    """Optional interface of an engine that knows the `BuildPlace` of its machine."""
+    """Optional interface of an engine that provides the `BuildPlace` of its machine."""
 
     def build_place(self) -> BuildPlace:
         """Return the machine's build place. Raises EngineUnavailable before `start`."""
@@ -150,12 +152,13 @@ COVERED = (
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",
 )
-"""Sockets of daemons that obey every client."""
+"""Unix sockets of daemons that carry out the commands of every client, such as Docker. Programs must not
+reach them."""
 
 CLOSED = ("/run/munge",)
-"""Directories with sockets of such daemons. Through munge's socket, a program could authenticate to Slurm as
-the agents' user. It could then run a step outside its limits, or cancel other users' allocations. The whole
-directory is hidden, because a restarted daemon creates a new socket."""
+"""Directories that contain the socket of such a daemon. Through munge's socket, a program could authenticate
+to Slurm as the agents' user. It could then run a step outside its limits, or cancel other users' allocations.
+The whole directory is hidden, because a restarted daemon creates a new socket."""
 
 
 Revealed = tuple[LaunchPlan, tuple[str, ...]]
@@ -221,8 +224,8 @@ def launch_document(
         limits=_limits(plan, host, shared),
         network=protocol.Network(
             address=slot.endpoint or slot.address,
-            # Replicas that share the machine's address have different ports, so binding to the wildcard
-            # address is harmless.
+            # Replicas that share the machine's address have different ports, so a bind to the wildcard
+            # address is harmless and needs no redirection.
             cluster_port=None if slot.endpoint else PROGRAM_PORT,
             kept_ports=shared.kept_ports,
             master_port=_master_port(plan) if host.has_namespaces else None,
@@ -307,7 +310,8 @@ def _text(path: Path | None) -> str | None:
 
 
 def identity(plan: LaunchPlan) -> str:
-    """Return the identity, as JSON, with which the replica's endpoint connects to the service."""
+    """Return the identity of a replica as JSON. The replica's endpoint sends it when it connects to the
+    service."""
     return json.dumps(
         {
             "job_uid": str(plan.job_uid),

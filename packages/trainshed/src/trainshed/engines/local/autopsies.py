@@ -1,8 +1,8 @@
 """Autopsies keep the files of failed replicas for some time after the release of their slots, so that users
 can inspect them.
 
-One rename moves a slot's whole directory: its files, its journal with the exit record, and its launch plan
-without secrets. So a crash during the release loses nothing. Autopsies are in
+One rename moves a slot's whole directory: its files, its journal with the attempt record, and its launch
+document without secrets. So a crash during the release loses nothing. Autopsies are in
 `<data>/autopsies/<job_uid>/<attempt>/<replica>/`, where a restarted service finds them.
 """
 
@@ -51,7 +51,8 @@ MAX_AUTOPSIES = 1000
 """Maximum number of autopsies. If it is exceeded, the oldest ones are deleted first. Each autopsy reserves
 user IDs, which replicas cannot get."""
 _ADDRESS = "127.63.0.2"
-"""Network address of all autopsies. Other replicas may have the replicas' original addresses by now."""
+"""Network address of the shells in all autopsies. Running replicas may have the original addresses of the
+failed replicas by now."""
 _HOUR = 3600.0
 _RUNTIME_FIELDS = (
     *("storage_socket", "rest_socket", "grpc_socket", "identity", "certificate", "roots", "masked"),
@@ -62,7 +63,7 @@ _RUNTIME_FIELDS = (
 
 
 class Autopsies:
-    """Keeps the autopsies of one engine, and opens shells in them. `ttl`: how long to keep them, in
+    """Keeps the autopsies of one engine, and opens shells in them. `ttl`: how long to keep an autopsy, in
     nanoseconds; None = keep none. `swept`: called after files were moved to the trash. `now`: the clock, in
     nanoseconds since the epoch."""
 
@@ -82,13 +83,14 @@ class Autopsies:
         self._spawner = spawner
         self._kept: dict[Key, Autopsy] = {}
         #: The first user ID of each autopsy that has its own users. While the autopsy exists, no replica may
-        #: have this ID: that replica's endpoint would treat a shell in the autopsy as one of its processes.
+        #: have this ID: the replica's endpoint would treat a shell in the autopsy as one of its own
+        #: processes.
         self.users: dict[Key, int] = {}
         #: Number of open shells, for each autopsy that has any.
         self._open: Counter[Key] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Crew()
-        #: Measure one autopsy at a time, because other work needs the threads, too.
+        #: Measure one autopsy at a time, because other tasks of the service need the threads, too.
         self._measuring = asyncio.Lock()
 
     async def start(self) -> None:
@@ -103,15 +105,15 @@ class Autopsies:
         await self._tasks.close()
 
     async def note(self, started: Mapping[Path, protocol.Message]) -> None:
-        """Store the launch documents of programs that were started, by slot, in case the programs fail. The
-        documents have no secrets, because only this process knows them. If the service is killed before this
-        call, the programs get no autopsies."""
+        """Store the launch documents of programs that were started, by slot directory. If a program fails,
+        its autopsy needs this document. The documents contain no secrets, because only this process may know
+        them. If the service is killed before this call, the programs get no autopsies."""
         if self._ttl:
             await asyncio.to_thread(_note, started)
 
     def keep(self, job_uid: JobUid, attempt: int, failed: Mapping[ReplicaId, Path]) -> None:
-        """Keep the slots of an attempt's failed replicas. The caller then deletes the rest. No process of the
-        attempt is alive."""
+        """Turn the slots of an attempt's failed replicas into autopsies. The caller then deletes the other
+        slots. No process of the attempt is alive. `failed`: directory of each slot."""
         if not self._ttl or not failed:
             return
         for replica, slot in failed.items():
@@ -137,8 +139,9 @@ class Autopsies:
         return tuple(self._kept[key] for key in sorted(self._kept) if key[0] == job_uid)
 
     async def open(self, key: Key, request: TerminalRequest, level: str) -> LocalTerminal:
-        """Open a shell in an autopsy, which does not expire while the shell is open. `level`: the machine's
-        current sandbox level. Raises TerminalRefused."""
+        """Open a shell in an autopsy, the kept files of a failed replica. The autopsy does not expire while
+        the shell is open. `level`: the machine's current isolation level. Raises TerminalRefused if the
+        autopsy does not exist, if it has too many open shells, or if the shell cannot be started."""
         if (autopsy := self._kept.get(key)) is None:
             raise TerminalRefused(_NO_SUCH)
         if self._open[key] >= shells.MAX_SHELLS:
@@ -172,7 +175,8 @@ class Autopsies:
             raise
 
     def delete(self, key: Key) -> bool:
-        """Delete an autopsy; return whether it existed. Raises TerminalRefused."""
+        """Delete an autopsy, the kept files of a failed replica; return whether it existed. Raises
+        TerminalRefused if a shell is open in it."""
         if key in self._open:
             raise TerminalRefused("a shell is open in it; close the shell first")
         return self._discard(key)
@@ -186,7 +190,8 @@ class Autopsies:
     def _discard(self, key: Key) -> bool:
         if self._kept.pop(key, None) is None:
             return False
-        # A shell that was just closed may still be terminating its processes, so release the user IDs later.
+        # A shell that was just closed may still be terminating its processes, so reserve the user IDs a
+        # little longer.
         asyncio.get_running_loop().call_later(2 * shells.GRACE, self.users.pop, key, None)
         directory = self._directory(key)
         with contextlib.suppress(FileNotFoundError):
@@ -239,7 +244,7 @@ class Autopsies:
         async with self._measuring:
             with contextlib.suppress(OSError):
                 tree = trees.TreeSize(str(directory))
-                # Measure in short steps, because the service's shutdown waits for them.
+                # Measure in short steps, because the service cannot stop during a step.
                 while not await asyncio.to_thread(tree.measure, 0.1):
                     pass
                 size = tree.found
@@ -248,7 +253,7 @@ class Autopsies:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Delete expired autopsies, then the oldest ones above the limits."""
+        """Delete the expired autopsies. If the rest exceeds the limits, delete the oldest ones."""
         now = self._now()
         ours = sorted(self._kept.items(), key=lambda item: item[1].kept)
         ours = [(key, autopsy) for key, autopsy in ours if key not in self._open]
@@ -260,10 +265,10 @@ class Autopsies:
                 self._discard(key)
         if self._timer is not None:
             self._timer.cancel()
-        # Autopsies with open shells are checked again when the shells close.
+        # Autopsies with open shells do not expire. They are checked again when the shells close.
         ends = [autopsy.expires for key, autopsy in self._kept.items() if key not in self._open]
         if ends:
-            # Clocks are set and machines are suspended, so check at least once an hour.
+            # The clock may be set, and the machine may be suspended. So check at least once an hour.
             pause = min(max((min(ends) - now) / 1e9, 1.0), _HOUR)
             self._timer = asyncio.get_running_loop().call_later(pause, self._tidy)
 
@@ -306,7 +311,9 @@ def banner(autopsy: Autopsy) -> str:
 
 
 def _document(directory: Path, level: str, request: TerminalRequest) -> protocol.Message:
-    """Turn a program's launch document into one for a sandbox without a program. Raises TerminalRefused."""
+    """Turn a failed program's launch document into a document for a sandbox without a program, in which a
+    shell runs. Raises TerminalRefused if the document is missing, or if its isolation level is not available.
+    """
     capture = durable.read_document(str(directory / PLAN))
     if capture is None:
         raise TerminalRefused("its launch plan is lost, so no shell can be opened in it")
@@ -330,13 +337,14 @@ def _document(directory: Path, level: str, request: TerminalRequest) -> protocol
         "cluster_port": PROGRAM_PORT,
         # Use a new control group: the replica's next attempt, or another shell, may be running.
         "cgroup_name": f"{plan['cgroup_name']}-autopsy-{uuid.uuid4().hex[:8]}",
-        # A shell gets no GPUs.
+        # A shell gets no GPUs, so its variables for GPUs are empty.
         "environ": plan["environ"] | dict.fromkeys(plan["environ"].keys() & _GPUS, ""),
         # Omit mounts from the attempt's own directory, which is deleted.
         "mounts": [mount for mount in plan.get("mounts", ()) if Path(mount[0]).exists()],
     }
     if namespaced and not plan.get("image"):
-        # Keep the program's paths of the files, because environments and caches contain their own paths.
+        # Show the files at the same paths as for the program, because environments and caches contain their
+        # own paths.
         plan["mounts"] = [*plan["mounts"], [now, files, False]]
         plan["directory"] = plan.get("directory") or f"{files}/work"
     elif not namespaced:

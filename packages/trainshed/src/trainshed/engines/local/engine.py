@@ -137,7 +137,8 @@ class LocalEngine:
         self._sweeper.schedule()
 
     async def _adopt(self) -> None:
-        """Create slot handles for the slots of earlier services, and determine the state of each."""
+        """Create slot handles for the slots that an earlier service recorded, and determine the state of each
+        slot."""
         for key, slots in await asyncio.to_thread(lambda: list(self._layout.gangs())):
             if slots:
                 self._gangs.add(*key, slots)
@@ -145,7 +146,7 @@ class LocalEngine:
                 # The attempt has no slots, so none of its programs ever ran.
                 self._layout.discard(*key)
         async for some in in_turns(tuple(self._gangs.slot_handles()), _BATCH):
-            # Use one thread for all of them: switching threads takes longer than reading a slot.
+            # Use one thread for all slots of a batch: switching threads takes longer than reading a slot.
             latest = await asyncio.to_thread(list, map(probe_latest, some))
             for slot_handle, standing in zip(some, latest, strict=True):
                 if standing is not None:
@@ -186,7 +187,7 @@ class LocalEngine:
         await self.launch_revealed([*begun, *await reveal_secrets(starting, self._options.secrets)])
 
     async def launch_revealed(self, shown: Sequence[Revealed]) -> None:
-        """Launch plans that contain their secrets, like `launch`."""
+        """Launch plans like `launch`. The plans already contain their secrets."""
         fresh = await self._documents(await self._starting(shown))
         for slot_handle, incarnation, document in fresh:
             slot_handle.begin(incarnation, document)
@@ -196,23 +197,25 @@ class LocalEngine:
                 try:
                     await self._fork(slot_handle)
                 except (EngineUnavailable, OSError):
-                    # Start the other programs nevertheless. The reconciler retries this one, or ends it.
+                    # The start failed. Start the other programs nevertheless. The reconciler tries this start
+                    # again, or reports the end of the replica.
                     self._reconciler.reconcile(slot_handle)
-        # Only failures need this record, so starts do not wait for it.
+        # Only the autopsy of a failed program needs this document, so the starts do not wait for the write.
         await self._autopsies.note({handle.directory: document for handle, _, document in fresh})
 
     async def stop(
         self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
     ) -> None:
         gang = tuple(self._gangs.of(job_uid, attempt).values())
-        # Stop running programs without waiting for this write: one of them may be filling the disk.
+        # Stop running programs without waiting for this write: the disk may be full because of one of them.
         marking = joined(asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt))
         for slot_handle in gang:
             if slot_handle.incarnation:
                 slot_handle.stop(grace, notice)
         with writing(f"the stop of job {job_uid}"):
             await marking
-        # End replicas that have not started only after the write of the mark that forbids their start.
+        # First forbid further starts by writing the mark. Only then report the end of replicas that have not
+        # started.
         for slot_handle in gang:
             if slot_handle.incarnation == 0:
                 slot_handle.begin(1)
@@ -247,7 +250,7 @@ class LocalEngine:
         if slot_handle is None or slot_handle.incarnation != incarnation:
             return
         if not slot_handle.inject(fault):
-            # The caller would consider the fault injected, but this service may exit before it is.
+            # Without this error, the caller would consider the fault injected. The service does not retry it.
             raise EngineUnavailable(f"the shim of {replica} does not respond; try again")
 
     async def write_hosts(
@@ -272,7 +275,7 @@ class LocalEngine:
     async def write_log(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
     ) -> None:
-        """Write lines into a live replica's log as if its program had printed them. Raises
+        """Write lines into the log of a running replica as if its program had printed them. Raises
         EngineUnavailable."""
         slot_handle = self._gangs.of(job_uid, attempt).get(replica)
         if slot_handle is None:
@@ -394,11 +397,11 @@ class LocalEngine:
 
 
 class Reconciler:
-    """Determines the state of slots that have no connection to their shim, and ends slots whose shim exceeds
-    its lease. There is one task per such slot, and one timer that pings all shims.
+    """Determines the state of slots that have no connection to their shim. Also ends slots whose shim has
+    been silent for longer than its lease.
 
-    The reconciler counts unanswered pings, not elapsed time. So no lease expires because the service or the
-    machine was suspended.
+    There is one task per slot without a connection, and one timer that pings all shims. The reconciler counts
+    unanswered pings, not elapsed time. So no lease expires because the service or the machine was suspended.
     """
 
     def __init__(
@@ -411,15 +414,15 @@ class Reconciler:
         self._slot_handles = slot_handles
         #: Requests a shim for a slot from the zygote.
         self._request = request
-        #: Called if a requested shim has not started before the next ping.
+        #: Called if a shim that was requested from the zygote has not started before the next ping.
         self._request_not_started = unborn
-        #: Maximum time in seconds without a message from a shim.
+        #: Time in seconds after which a silent shim is killed.
         self._lease = lease
         self._tasks = Crew()
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Start the timer, which runs while a slot is live."""
+        """Start the timer for the pings. It runs while any slot is live."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._lease / _PINGS_PER_LEASE, self._ask)
@@ -440,14 +443,15 @@ class Reconciler:
             self._request_not_started()
 
     def reconcile(self, slot_handle: SlotHandle) -> None:
-        """Determine the state of a slot without a connection, whose end is not known."""
+        """Start a task that determines the state of a slot. The slot has no connection, and its end is not
+        known."""
         work = partial(self._reconcile, slot_handle, slot_handle.incarnation)
         what = f"job {slot_handle.job_uid}: looking into {slot_handle.slot.replica}"
         self._tasks.keep(work, what)
 
     def evict(self, slot_handle: SlotHandle) -> None:
-        """Kill a shim whose lease has expired and all processes of its replica, then report the loss. The
-        report waits until all these processes have exited."""
+        """Kill a shim whose lease has expired, together with all processes of its replica, then report the
+        loss. The report waits until all these processes have exited."""
         if not slot_handle.is_evicted:
             slot_handle.is_evicted = True
             slot_handle.close()
@@ -464,8 +468,8 @@ class Reconciler:
             try:
                 finding = await asyncio.to_thread(self._look, slot_handle, incarnation)
             except OSError as error:
-                # The end must not be reported before it is recorded. A full disk, for example, prevents the
-                # record, which is not the shim's fault.
+                # Report the end only after it is recorded. A full disk, for example, prevents the record,
+                # which is not the shim's fault.
                 slot_handle.count_as_alive()
                 job_uid, attempt, replica = slot_handle.key
                 subject = about(log, job_uid, attempt=attempt, replica=replica)
@@ -481,7 +485,7 @@ class Reconciler:
                     and slot_handle.plan
                     and slot_handle.retries_left > 0
                 ):
-                    # The zygote died with the request before a shim started, so the request can be repeated.
+                    # The zygote died before it forked a shim for this request, so repeat the request.
                     slot_handle.retries_left -= 1
                     try:
                         await self._request(slot_handle)
@@ -494,7 +498,8 @@ class Reconciler:
                     return
 
     def _look(self, slot_handle: SlotHandle, incarnation: int) -> Finding:
-        """Return the state of an incarnation. If it is evicted, kill it, so that it never starts. Blocks."""
+        """Return the state of an incarnation. If the incarnation is to be evicted, first kill it and ensure
+        that it never starts. Blocks."""
         slot = slot_handle.directory
         if slot_handle.is_evicted:
             cause = f"no shim came up for it within {self._lease:g} s"
@@ -502,14 +507,14 @@ class Reconciler:
                 silent = f"its shim did not answer for {self._lease:g} s"
                 cause = f"{silent}; it was killed, and its program with it"
             if not journal.expel(str(slot), incarnation, cause):
-                # A process that waits for a device, for example, cannot exit yet.
+                # A process cannot exit yet, for example because it waits for a device.
                 return Unclear.CHANGING
         return probe_slot(slot, incarnation)
 
 
 def new_engine(context: EngineContext) -> LocalEngine:
-    """Build the engine. The service has checked the settings (`serve.settings`): all settings of
-    docs/settings.md are set."""
+    """Build the engine. The service has checked the settings (`serve.settings`), and every setting of
+    docs/settings.md has a value."""
     table = context.settings
     options = Options(
         access=context.access,

@@ -1,5 +1,5 @@
-"""Allocates the slots of gangs. Chooses the address, port, GPUs and users of each slot, records the slots,
-moves them to other nodes, and releases them."""
+"""Allocates the slots of gangs. Chooses the address, port, GPUs and users of each slot. Records, moves and
+releases slots."""
 
 import asyncio
 import hashlib
@@ -39,7 +39,7 @@ _USER_RANGES = 4000
 
 
 class Gangs:
-    """The slot handles of all slots of an engine."""
+    """Contains the slot handles of all slots of an engine, and allocates and releases the slots."""
 
     def __init__(
         self,
@@ -135,7 +135,8 @@ class Gangs:
         return self.add(job_uid, attempt, slots)
 
     def _move(self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]) -> None:
-        """Move replicas whose request specifies another node to that node, without their programs' files."""
+        """Move replicas to the node that their request specifies, if it differs from their current node.
+        Their programs' files are deleted."""
         gang = self.of(job_uid, attempt)
         moving = {
             gang[request.replica]: request
@@ -159,7 +160,7 @@ class Gangs:
             slots[request.replica] = slot
             stay.append(slot)
         try:
-            # Delete the files first, so that the new slot never contains the old files.
+            # Delete the files first. Otherwise a crash could leave a new slot with the old files.
             for slot_handle in moving:
                 self._layout.discard_files(slot_handle.directory)
         except OSError as error:
@@ -236,7 +237,8 @@ def new_slots(
 
 
 def move_slot(slot: Slot, request: SlotRequest, others: Iterable[Slot], shares: Shares) -> Slot:
-    """Return the replica's slot on another node, with the same names (spec/failures) and that node's GPUs."""
+    """Return a replica's slot after a move to another node. The slot keeps its names (spec/failures), and
+    gets GPUs of the new node."""
     return replace(slot, node=request.node, devices=_devices(request, others, shares))
 
 
@@ -264,8 +266,9 @@ def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Con
 def choose_shared_port(
     job_uid: JobUid, request: SlotRequest, address: str, used: Container[int]
 ) -> int:
-    """Choose a replica's port on an address that other machines reach and all replicas share. It is the port
-    that peers already have, if that is free. Otherwise the search starts at the same port everywhere."""
+    """Choose a replica's port on an address that other machines reach and all replicas share. If peers
+    already have a port for the replica, it is that port, unless it is in use. Otherwise the search always
+    starts at the same port for a replica, on every machine."""
     if request.port and request.port not in used and is_free(address, request.port, again=True):
         return request.port
     for step in _steps("", job_uid, request.replica, _SHARED_PORTS):
@@ -292,8 +295,9 @@ def _steps(identity: str, job_uid: JobUid, replica: ReplicaId, count: int) -> It
 
 
 def is_free(address: str, port: int, *, again: bool) -> bool:
-    """Whether a port is free. Other agents, and other users of a node, may use it. `again`: the replica had
-    this port before, so its old connections, which may still be closing, do not count."""
+    """Whether a port is free. Other agents, and other users of a node, may use it. `again`: whether the
+    replica had this port before. If so, its old connections may still be closing, and do not count as a use.
+    """
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         if again:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

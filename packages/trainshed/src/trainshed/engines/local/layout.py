@@ -43,7 +43,7 @@ class Layout:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def require_room(self) -> None:
-        """Raise OSError if the disk is read-only, or too full to start programs."""
+        """Raise OSError if the disk is read-only or too full to start programs."""
         system = os.statvfs(self.slots)
         blocks = system.f_bavail if os.geteuid() else system.f_bfree
         few_files = system.f_files and system.f_ffree < _MIN_FREE_FILES
@@ -56,8 +56,8 @@ class Layout:
         return self.slots / f"{job_uid}/{attempt}"
 
     def gangs(self) -> Iterator[tuple[tuple[JobUid, int], tuple[Slot, ...]]]:
-        """Yield every attempt that has a directory, with its slots (empty if none are allocated), in any
-        order. Removes the directories of jobs without attempts."""
+        """Yield every attempt that has a directory, in any order, with its slots. The slots are empty if none
+        are recorded. Removes the directories of jobs without attempts."""
         for job in self.slots.iterdir():
             if job.name.isdigit():
                 attempts = [entry.name for entry in job.iterdir() if entry.name.isdigit()]
@@ -117,14 +117,13 @@ class Layout:
             (slot / protocol.FILES).rename(self.trash / uuid.uuid4().hex)
 
     def discard(self, job_uid: JobUid, attempt: int) -> None:
-        """Move an attempt's directory to the trash. Together with the last attempt, move the job's directory.
-        The trash is emptied later."""
+        """Move an attempt's directory to the trash, which is emptied later. If it is the job's last attempt,
+        move the job's directory instead."""
         directory = self.attempt(job_uid, attempt)
-        # The directory does not exist any more. For the last attempt, move the job's directory as a whole:
-        # removing a directory takes many times as long as a rename, and blocks the event loop.
+        # The directory may not exist any more.
         with contextlib.suppress(OSError):
-            # Move the job's directory whole: removing a directory takes many times as long as a rename, and
-            # blocks the loop.
+            # Move the job's directory as a whole: removing a directory takes many times as long as a rename,
+            # and blocks the event loop.
             is_last = [entry.name for entry in directory.parent.iterdir()] == [directory.name]
             gone = directory.parent if is_last else directory
             gone.rename(self.trash / uuid.uuid4().hex)

@@ -26,7 +26,7 @@ NAME = "local"
 _NODE_NAME = re.compile(rf"{NAME}(-\d+)?")
 
 Shares = Mapping[str, Sequence[Device]]
-"""The GPUs of each node."""
+"""The GPUs of each virtual node, by the node's name."""
 
 
 def identity(data: Path) -> str:
@@ -35,12 +35,13 @@ def identity(data: Path) -> str:
 
 
 def is_node(name: str) -> bool:
-    """Whether a node of this machine can have that name, for any number of virtual nodes."""
+    """Whether a virtual node of this machine can have that name, for any number of virtual nodes."""
     return _NODE_NAME.fullmatch(name) is not None
 
 
 class HostProbe:
-    """The facts about this machine. `identity`: distinguishes this service from others on the machine."""
+    """Determines the properties of this machine. `identity`: distinguishes this service from others on the
+    machine."""
 
     def __init__(self, options: Options, identity: str) -> None:
         self._options = options
@@ -56,7 +57,7 @@ class HostProbe:
 
     @property
     def host(self) -> HostFacts:
-        """The facts about the machine. Raises EngineUnavailable before `explore`."""
+        """The properties of the machine. Raises EngineUnavailable before `explore`."""
         if self._host is None:
             raise EngineUnavailable("the local engine has not been started yet")
         return self._host
@@ -67,8 +68,8 @@ class HostProbe:
         return self.host.has_namespaces or self.machine_hosts is not None
 
     async def explore(self, spawner: Spawner, scratch: Path) -> None:
-        """Determine all facts, including the sandbox levels that work. `scratch`: an empty directory on the
-        file system of the slots. Raises LevelUnavailable."""
+        """Determine all properties, including the isolation levels that work. `scratch`: an empty directory
+        on the file system of the slots. Raises LevelUnavailable."""
         options = self._options
         level, devices = await asyncio.gather(
             self._find_level(spawner, scratch), asyncio.to_thread(find_devices, os.environ)
@@ -128,7 +129,8 @@ def node(group_of_memory: str | None) -> Node:
     """Return the machine as one node, without its GPUs. `group_of_memory`: control group whose limit, if it
     has one, counts as the machine's memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    # A container sees its own group as the topmost one. That group is usually read-only, and not a base.
+    # A container sees its own control group as the topmost one. That group is usually read-only, and not a
+    # base.
     groups = [cgroups.ROOT, f"{cgroups.ROOT}/memory"]
     while group_of_memory and group_of_memory.startswith(f"{cgroups.ROOT}/"):
         groups.append(group_of_memory)

@@ -17,7 +17,7 @@ from trainshed.engines.port import SecretSource
 
 class Declared(Struct, frozen=True):
     """Resources that each virtual node declares, regardless of the machine's resources. Used in strict mode
-    and for demonstrations. 0 or () = the node's share of the machine."""
+    and for demonstrations. 0 or () = an equal share of the machine."""
 
     vcpus: float = 0
     memory_bytes: int = 0
@@ -25,7 +25,7 @@ class Declared(Struct, frozen=True):
 
 
 class Options(SharedPaths, frozen=True):
-    """The choices of an operator, and of the service, about the local engine and its programs."""
+    """The settings of the local engine and its programs, from an operator and from the service."""
 
     #: The machine's address, if other machines reach its replicas there on separate ports. None = replicas
     #: have loopback addresses.
@@ -74,7 +74,8 @@ def _private_places() -> tuple[Path, ...]:
     # The user has no entry in /etc/passwd, or no home directory.
     with contextlib.suppress(KeyError, OSError):
         home = Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve()
-        # System users have home directories such as / and /var/empty, which must stay visible.
+        # System users have home directories such as / and /var/empty. Programs need these directories, so
+        # they must stay visible.
         if len(home.parts) > 1 and home.stat().st_uid == os.geteuid():
             places.append(home)
     return tuple(places)

@@ -1,9 +1,9 @@
-"""Runs the preloaders of one engine. There is one for each runtime and project, and for each value of
-variables such as OMP_NUM_THREADS.
+"""Runs the preloaders of one engine. A preloader is a Python process that has imported frameworks and forks
+programs. There is one for each runtime and project, and for each value of variables such as OMP_NUM_THREADS.
 
-A preloader serves the programs after the first one (docs/adr/0083). `trainshed.replica.preloader` is the
-preloader's own part. No request waits: a program whose preloader is not ready starts cold. A preloader exits
-when it is idle, or when the service exits.
+A preloader is started for the first program, and serves the programs after it (docs/adr/0083).
+`trainshed.replica.preloader` is the preloader's own part. No request waits: a program whose preloader is not
+ready starts cold. A preloader exits when it is idle, or when the service exits.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ _EXIT_TIMEOUT: Final = 5.0
 
 
 class _Key(Struct, frozen=True):
-    """The properties that all programs of a preloader share. Projects are separate, because forks share their
-    memory layout and hash seed."""
+    """The properties that all programs of a preloader share. Projects have separate preloaders, because all
+    forks of a preloader have the same memory layout and hash seed."""
 
     project: str
     runtime: str
@@ -66,8 +66,8 @@ class _Preloader(Struct):
 
 
 class Preloaders:
-    """The preloaders of an engine. `directory`: directory of their sockets. `idle`: seconds without a program
-    after which a preloader exits; None = no preloaders."""
+    """Runs the preloaders of an engine. `directory`: directory of their sockets. `idle`: seconds without a
+    program after which a preloader exits; None = no preloaders."""
 
     def __init__(self, directory: Path, idle: float | None) -> None:
         self._directory = directory
@@ -114,7 +114,7 @@ class Preloaders:
         return self._directory / key.name
 
     def _make(self, key: _Key) -> str:
-        """Start a preloader if the limit allows it. Return the reason for the program's cold start."""
+        """Start a preloader if the limit allows it. Return the reason why the current program starts cold."""
         if sum(preloader.task is not None for preloader in self._found.values()) >= _MAX_PRELOADERS:
             return f"the maximum of {_MAX_PRELOADERS} other sets of frameworks is preloaded"
         made = self._found[key] = _Preloader()

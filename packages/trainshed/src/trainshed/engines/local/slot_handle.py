@@ -1,10 +1,11 @@
 """The engine's view of one slot: its incarnation, that incarnation's state, and the last report about it.
 
 A slot is in one of three states: its end is known, its shim is connected, or its state must be determined
-(`engine.Reconciler`). A lost connection leads to the last one. An end is final until the next incarnation.
+(`engine.Reconciler`). After a lost connection, the state must be determined. An end is final until the next
+incarnation.
 
-A slot may have been copied together with its data directory. Its files then describe the original's
-processes, which may be alive, so its incarnation counts as lost (`journal`).
+A slot may have been copied together with its data directory. Its files then describe processes of the
+original slot, which may be alive. So the incarnation of the copy counts as lost (`journal`).
 """
 
 import asyncio
@@ -79,7 +80,8 @@ Finding = Over | socket.socket | Unclear
 
 
 def probe_latest(slot_handle: "SlotHandle") -> tuple[int, Finding] | None:
-    """Determine the state of the latest incarnation that was started in its slot; None if there is none."""
+    """Determine the state of the latest incarnation that was started in this slot. Returns None if none was
+    started."""
     entries = journal.Entries(str(slot_handle.directory))
     if not entries.latest:
         return None
@@ -140,7 +142,7 @@ class SlotHandle:
         self.directory = directory
         #: The number of the latest incarnation; 0 = none was launched yet.
         self.incarnation = 0
-        #: Launch document of the incarnation; None = an earlier service started it.
+        #: Launch document of the incarnation; None = this service has not started it.
         self.plan: protocol.Message | None = None
         self.retries_left = _RETRIES
         #: Whether the shim did not respond and is being killed.
@@ -186,11 +188,12 @@ class SlotHandle:
 
     @property
     def may_begin(self) -> bool:
-        """Whether the slot is live and no shim has reported the start of the program to this service."""
+        """Whether the slot is live, and this service has no report that the program has started."""
         return self.is_live and not self._started
 
     def begin(self, incarnation: int, plan: protocol.Message | None = None) -> None:
-        """Start another incarnation. `plan`: its `LaunchDocument`; None = an earlier service started it."""
+        """Prepare the handle for another incarnation. `plan`: its `LaunchDocument`; None = this service does
+        not start it."""
         self.close()
         self.incarnation = incarnation
         self.plan = plan
@@ -200,11 +203,11 @@ class SlotHandle:
         self._record = None
         self._grace = None
         self._notice = None
-        self._heard_of = True  # The first lease starts now.
+        self._heard_of = True  # Count the shim as alive now, so that the first lease starts now.
         self._silent = 0
 
     def attach(self, connection: socket.socket) -> None:
-        """Listen to the shim on the connection, and send the pending orders."""
+        """Receive the shim's messages on this connection, and send the pending orders."""
         self.close()
         self._connection, self._lines = connection, protocol.Lines()
         connection.setblocking(False)
@@ -216,12 +219,12 @@ class SlotHandle:
         """Ping the shim; return the number of pings since its last message."""
         self._silent = 0 if self._heard_of else self._silent + 1
         self._heard_of = False
-        # Its loop answers `pong` immediately.
+        # The shim's event loop responds with `pong` immediately.
         self._order({"o": "ping", "n": self._silent})
         return self._silent
 
     def count_as_alive(self) -> None:
-        """Count a missing response as received, because the shim did not cause its absence."""
+        """Treat the shim as if it had responded, because it did not cause the missing response."""
         self._heard_of = True
 
     def close(self) -> None:
@@ -232,8 +235,9 @@ class SlotHandle:
             self._connection = None
 
     def stop(self, grace: int, notice: StopNotice | None = None) -> None:
-        """Have the shim send SIGTERM, and SIGKILL after `grace` ns. If the incarnation has ended, report the
-        end again. `notice`: the notice that the program's metadata server reports from now on."""
+        """Have the shim send SIGTERM to the program, and SIGKILL after `grace` ns. If the incarnation has
+        ended, report the end again. `notice`: the notice that the program's metadata server reports from now
+        on."""
         self._grace = grace
         self._notice = notice or self._notice
         if self._record is not None:
@@ -275,8 +279,8 @@ class SlotHandle:
         self._end(journal.lost_record(cause, by_service=by_service))
 
     def apply(self, incarnation: int, finding: Finding) -> None:
-        """Apply the state of an incarnation that was determined from the slot's files. Does nothing if the
-        incarnation is not the live one."""
+        """Apply the state of an incarnation that was determined from the slot's files. Does nothing if
+        another incarnation is the current one, or if this one has ended."""
         if not self.expects(incarnation):
             if isinstance(finding, socket.socket):
                 finding.close()
@@ -300,7 +304,7 @@ class SlotHandle:
     def report(
         self, incarnation: int, record: protocol.Message, notes: Sequence[protocol.Message] = ()
     ) -> None:
-        """Emit the notes and then the end that an attempt record describes."""
+        """Emit events for the notes, and then for the end in the attempt record."""
         replica = self.slot.replica
         if "lost" in record:
             self._emit_notes(incarnation, notes)
@@ -352,8 +356,8 @@ class SlotHandle:
 
     def _order(self, message: protocol.Message) -> None:
         if self._connection is not None:
-            # If no process listens, the connection ends, which `_read` detects. If the socket's buffer is
-            # full, the shim has not read for a long time and is about to exceed its lease.
+            # Ignore errors. If no process listens, the connection ends, which `_read` detects. If the
+            # socket's buffer is full, the shim has not read for a long time and is about to exceed its lease.
             with contextlib.suppress(OSError):
                 self._connection.send(protocol.encode(message))
 
@@ -393,7 +397,7 @@ class SlotHandle:
             case "refused":
                 if message["cause"] == protocol.REFUSED_STOPPED:
                     self.lose(protocol.NEVER_STARTED)
-                else:  # The files have newer information than this service.
+                else:  # The slot's files are newer than this service's information: read them.
                     self.retries_left = 0
                     self._handle_disconnection()
             case other:

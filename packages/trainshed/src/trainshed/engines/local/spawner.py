@@ -80,7 +80,7 @@ class ZygoteHandle:
         """Close the zygote without blocking the event loop. `at_once`: kill it first."""
         if at_once or self._turn.locked():
             self.kill()
-        # Wait for the turn, so that no task is still sending a request on the connection.
+        # Wait for the turn, so that no other task is sending a request while the connection is closed.
         async with self._turn:
             await asyncio.to_thread(self.close)
 
@@ -126,7 +126,7 @@ def start() -> ZygoteHandle:
 
 _PROBE_TIMEOUT = 30.0
 _MAX_PROBES = 3
-"""Maximum number of probes in a row, because the probing process may be killed."""
+"""Maximum number of probes in a row. A probe is repeated if its process was killed."""
 
 POOL: Final = 6
 """Number of idle shims, and therefore of programs that can start without waiting for forks. Each uses about
@@ -195,7 +195,7 @@ class Spawner:
         await self._ask_for_pool(self._handle or await self._replace(None))
 
     async def _ask_for_pool(self, handle: ZygoteHandle) -> None:
-        # The request has no response, but each request needs a file descriptor.
+        # This request has no response, but each request must have a file descriptor.
         nothing = os.open(os.devnull, os.O_RDONLY)
         wish: protocol.Message = {"pool": POOL, "level": self._level}
         try:

@@ -1,5 +1,5 @@
-"""The service's part of a shell in a replica. Requests the shell from the replica's shim, and moves its bytes
-on the event loop."""
+"""The service's part of a shell in a replica. Requests the shell from the replica's shim, and transfers the
+shell's input and output on the event loop."""
 
 import asyncio
 import contextlib
@@ -65,7 +65,7 @@ class LocalTerminal:
             greeting, self._greeting = self._greeting, b""
             return greeting
         while not self._closed:
-            # Checked before the read, so that the read returns all output from before the exit.
+            # Check this before the read. Then the read returns all output that was written before the exit.
             over = self._over
             try:
                 data = os.read(self._handle, _CHUNK)
@@ -143,8 +143,8 @@ class LocalTerminal:
             self._loop.remove_reader(self._connection.fileno())
 
     async def _wait(self, *, readable: bool = False, writable: bool = False) -> None:
-        """Wait until the descriptor is ready, the shell has exited, or the terminal was closed. May return
-        early."""
+        """Wait until the file descriptor is ready, the shell has exited, or the terminal was closed. May
+        return early."""
         if self._over and not writable:
             # The shell's children may keep the terminal open forever, so read only available output.
             return
@@ -200,7 +200,7 @@ async def open_in(
     slot_handle: SlotHandle | None, incarnation: int, request: TerminalRequest
 ) -> LocalTerminal | LocalPort:
     """Open a shell next to the program of one incarnation, or a connection to a port of the program. Raises
-    TerminalRefused."""
+    TerminalRefused if the replica is not running or its shim refuses."""
     if slot_handle is None or not slot_handle.expects(incarnation):
         raise TerminalRefused("it has ended")
     try:
@@ -218,8 +218,8 @@ async def open_in(
 
 
 async def receive_handle(connection: socket.socket) -> int:
-    """Wait for the file descriptor in the response to an order. On TerminalRefused, the connection is
-    closed."""
+    """Wait for the shim's response to an order, and return the file descriptor in it. If there is none, close
+    the connection and raise TerminalRefused."""
     connection.setblocking(False)
     handles: list[int] = []
     try:
@@ -240,8 +240,8 @@ async def receive_handle(connection: socket.socket) -> int:
 
 
 async def _answer(connection: socket.socket, handles: list[int]) -> protocol.Message:
-    """Return a shim's response to an order for a shell; add its file descriptor to `handles`. Raises OSError
-    if the connection ends first."""
+    """Return a shim's response to an order for a shell. Add the file descriptors that arrive with it to
+    `handles`. Raises OSError if the connection ends first."""
     lines = protocol.Lines()
     while True:
         loop = asyncio.get_running_loop()

@@ -78,7 +78,7 @@ def status_of(head: messages.Head) -> bytes:
 
 
 class Conversation:
-    """The conversation with one client, after its handshake."""
+    """Serves one client of the endpoint, after the TLS handshake with it."""
 
     def __init__(
         self, client: ssl.SSLSocket, network: protocol.Network, out: google_hosts.GoogleHosts | None
@@ -92,7 +92,7 @@ class Conversation:
         self._servers: dict[bytes, _Server] = {}
 
     def run(self) -> None:
-        """Serve requests until the client hangs up or a response ends the connection."""
+        """Serve requests until the client disconnects or a response ends the connection."""
         try:
             while self._exchange():
                 pass
@@ -113,7 +113,8 @@ class Conversation:
             return False
         request = Request(head)
         if head.values(b"expect"):
-            # Every server needs the body, so the client may send it immediately.
+            # The client waits for permission to send the body. Every server needs the body, so give
+            # permission now.
             head.drop(b"expect")
             self._client.sendall(_CONTINUE)
         if request.is_read and not request.is_for_google:
@@ -182,17 +183,18 @@ class Conversation:
             return server.answer()
         except (OSError, messages.ConnectionCut, messages.NotHttp):
             self._drop(host)
-            # The server may just have closed a reused connection: retry once with a new one.
+            # If the request failed on a reused connection, the server may just have closed it: retry once on
+            # a new one.
             return self._try_request(host, request) if kept else None
 
     def _open_connection(self, host: bytes) -> bool:
-        """Open a new connection to a real host, for a request that must not be repeated. Return its
-        success."""
+        """Open a new connection to a real host, for a request that must not be repeated. Return whether it is
+        open."""
         self._drop(host)
         return self._connection_to(host) is not None
 
     def _connection_to(self, host: bytes) -> _Server | None:
-        """Return the existing connection to a host, or a new one. Returns None if the host is unreachable."""
+        """Return the existing connection to a host, or a new one. Return None if the host is unreachable."""
         server = self._servers.get(host)
         if server is not None and server.is_silent():
             return server
@@ -230,7 +232,7 @@ class Conversation:
         return length != messages.UNTIL_END and not _closes(answer, request)
 
     def _respond(self, answer: bytes) -> bool:
-        """Send the endpoint's own response, which ends the connection."""
+        """Send a response that the endpoint itself creates. It ends the connection."""
         try:
             self._client.sendall(answer)
         except OSError:
@@ -250,8 +252,8 @@ def _closes(answer: messages.Head, request: "Request") -> bool:
 
 
 def _first_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the first parts of a body. If the body contains a token, these parts do, because forms with a
-    token are short."""
+    """Yield the parts of a body until they contain `_SMALL` bytes. A token in the body is within these parts,
+    because forms with a token are short."""
     size = 0
     for part in parts:
         yield part
@@ -261,8 +263,8 @@ def _first_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _send(server: _Server, parts: Iterable[bytes]) -> bool:
-    """Send a request's body. Return False if the server accepted only a part of it, because the server may
-    have responded already."""
+    """Send a request's body. Return False if the server stops accepting it. In this case, the server may have
+    sent its response early, so the caller still reads a response."""
     for part in parts:
         try:
             server.connection.sendall(part)

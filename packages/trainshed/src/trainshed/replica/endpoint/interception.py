@@ -54,8 +54,8 @@ class TlsFront:
 
 
 _CHUNK = 64 << 10
-"""Bytes of one read. It is more than a TLS record, so that no decrypted bytes remain, which `poll` would not
-report."""
+"""Maximum bytes of one read. The value exceeds the size of a TLS record, so that a read returns all decrypted
+bytes. `poll` would not report decrypted bytes that remain in the TLS connection."""
 _LAST_TIMEOUT = 5.0
 """Timeout in seconds for forwarding the last bytes of one side to the other side."""
 
@@ -76,7 +76,7 @@ def forward(client: ssl.SSLSocket, server: socket.socket | None) -> None:
 
 
 class _Stream:
-    """Two connections, with the unsent bytes for each."""
+    """Two connections between which bytes are forwarded, with the unsent bytes for each."""
 
     def __init__(self, client: ssl.SSLSocket, server: socket.socket) -> None:
         client.setblocking(False)

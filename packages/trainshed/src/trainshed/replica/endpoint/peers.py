@@ -30,10 +30,10 @@ class Peers:
             # The client's socket has the same two addresses in reverse order.
             own, other = connection.getpeername(), connection.getsockname()
         except OSError:
-            # The client may have hung up, or the kernel omitted it: the kernel lists sockets in pieces, and
-            # an entry may move to an earlier piece. So list them twice.
+            # The client has already disconnected.
             return False
-        # The kernel lists in pieces, and may omit an entry that moves to an earlier piece: list twice.
+        # The kernel lists sockets in pieces, and may omit an entry that moves to an earlier piece. So search
+        # the list twice.
         user, inode = _find_socket(own, other) or _find_socket(own, other) or (0, 0)
         if self._users is not None:
             return inode > 0 and user in self._users

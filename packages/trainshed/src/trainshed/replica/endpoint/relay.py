@@ -71,7 +71,7 @@ class Endpoint:
         #: Code and state of the relay process.
         self._relay = Relay(network, self._listeners, peers, proxy)
         self._network = network
-        #: The connection that reports a notice; None if there is no notice.
+        #: The connection to the bucket process that reports a notice; None if there is no notice.
         self._notice: "socket.socket | None" = None
         self._loop = events
         #: The relay's process ID; None while no relay runs.
@@ -106,8 +106,8 @@ class Endpoint:
             self._listen()
 
     def report(self, notice: str) -> None:
-        """Report a notice to the bucket process until `stop`. The bucket process serves the replica's
-        metadata, which then contain the notice."""
+        """Report a notice, such as a preemption, to the bucket process until `stop`. The bucket process
+        serves the replica's metadata, which then contain the notice."""
         if not self._listeners or self._notice is not None:
             return
         line = protocol.preamble(self._network.identity, is_secure=False, notice=notice)
@@ -174,11 +174,12 @@ class Relay:
         except (BlockingIOError, ConnectionAbortedError):
             return  # The client has already disconnected.
         except OSError:
-            # No file descriptor or memory is free, so clients have to wait.
+            # No file descriptor or memory is free. Clients wait in the queue until the next attempt.
             time.sleep(_RETRY_INTERVAL)
             return
         if self._peers is not None and not self._peers.belongs(connection):
-            connection.close()  # A foreign client would use this replica's identity.
+            # The client belongs to another replica or user. It would act with this replica's identity.
+            connection.close()
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         serve = self._open_front().serve if handle == self._secure else self._serve

@@ -1,8 +1,10 @@
 """Measures a replica's disk use, and the free space of its disk (spec/machines#disk). Important results
-become notes. The operator decides whether the service stops a replica whose files exceed its disk.
+become notes, which are messages to users. The operator decides whether the service stops a replica whose
+files exceed its disk.
 
-Measurements repeat. A measurement lasts a moment; the pause after it is a hundred times as long. So a million
-files cost no more processor time per second than a few files, but their measurement takes longer.
+The files are measured again and again, in short steps. The pause after each step is at least a hundred times
+as long as the processor time of the step. So a million files cost no more processor time per second than a
+few files, but their measurement takes longer.
 """
 
 import contextlib
@@ -14,7 +16,7 @@ from trainshed.replica.observe import notes
 from trainshed.replica.system import loop, trees
 
 NEARLY_FULL = "disk_nearly_full"
-"""Name of the note that the replica's files use at least nine tenths of its disk."""
+"""Name of the note to users that the replica's files use at least nine tenths of its disk."""
 EXCEEDED = "disk_exceeded"
 """Name of the note that the replica's files exceed its disk, and that the replica is therefore stopped."""
 NO_ROOM = "disk_no_room"
@@ -37,16 +39,16 @@ LOG_GOES_ON_TEXT = (
 _FIRST = 1.0
 """Seconds from the start to the first measurement. The value is low, for short programs."""
 _MOMENT = 0.002
-"""Duration of one measurement in seconds, during which the program's output waits."""
+"""Maximum duration of one step of a measurement in seconds. The program's output waits during the step."""
 _LAST_MOMENT = 0.02
-"""Duration of the last measurement in seconds, enough for thousands of files. The replica's end waits for
-it."""
+"""Maximum duration of the last measurement in seconds, enough for thousands of files. The replica's end waits
+for it."""
 _PROCESSOR_PAUSE_FACTOR = 100
-"""The pause after a measurement is at least this multiple of its processor time."""
+"""The pause after a step is at least this multiple of the step's processor time."""
 _ENFORCEMENT_INTERVAL = 1.0
 """Maximum interval in seconds between two measurements if the disk limit is enforced."""
 _WAIT_PAUSE_FACTOR = 10
-"""The pause after a measurement is also at least this multiple of its duration, which may consist mostly of
+"""The pause after a step is also at least this multiple of the step's duration, which may consist mostly of
 waiting for the disk."""
 _GB = 1 << 30
 """A gigabyte of disk space in bytes, as the public services define it."""
@@ -76,7 +78,8 @@ class Disk:
         self._files = files
         #: Size of the replica's disk in bytes, from the job; None if it is unknown.
         self._limit = limit
-        #: Called once if the replica's files exceed its disk; None if the replica may continue.
+        #: Called once if the replica's files exceed its disk, to stop the replica; None if the replica may
+        #: continue.
         self._end = end if limit else None
         #: Seconds between two measurements.
         self._every = min(every, _ENFORCEMENT_INTERVAL) if self._end is not None else every
@@ -90,13 +93,13 @@ class Disk:
         self._is_short = self._is_running = False
 
     def begin(self) -> None:
-        """Start to measure. Called after the program's start."""
+        """Start measuring. Called after the program's start."""
         self._is_running = True
         self._events.after(min(_FIRST, self._every), self._go_on)
 
     def end(self) -> None:
-        """Measure for the last time, as many files as the time limit allows. The program has ended, but its
-        files still exist."""
+        """Measure for the last time, as many files as the time limit allows. Called after the program's end,
+        while its files still exist."""
         if self._is_running:
             self._is_running = False
             self._drop()
@@ -113,8 +116,8 @@ class Disk:
         self._events.after(rest if self._extent else max(self._every, rest), self._go_on)
 
     def _measure(self, seconds: float) -> None:
-        """Measure for about `seconds`. `_extent` is None after all files were measured, or if that is
-        impossible."""
+        """Continue the current measurement for about `seconds`, or start one. `_extent` is the current
+        measurement. It is None if all files were measured, or if the directory cannot be opened."""
         if self._extent is None:
             self._check_free_space()
             with contextlib.suppress(OSError):

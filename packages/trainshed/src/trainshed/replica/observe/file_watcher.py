@@ -27,11 +27,13 @@ _MAX_BYTES = 4 << 20
 
 
 class Unreadable(Exception):
-    """The file is not readable in its present form. The message contains the cause and the remedy."""
+    """Raised if the file is not readable in its present form. The message contains the cause and the
+    remedy."""
 
 
 class Changing(Exception):
-    """The file changed during every attempt to read it. The caller should try again a moment later."""
+    """Raised if the file changed during every attempt to read it. The caller should try again a moment
+    later."""
 
 
 class FileWatcher:
@@ -123,7 +125,8 @@ def _content(handle: int) -> bytes:
         if not stat.S_ISREG(before.st_mode):
             raise Unreadable("it is not a regular file; write it as a regular file")
         if before.st_nlink > 1:
-            # The other name may belong to a file that the program itself may not read.
+            # The file's other name may belong to a file that the program itself may not read, so do not read
+            # the file for the program.
             raise Unreadable("it has another name elsewhere (a hard link); write the file itself")
         skipped = max(0, before.st_size - _MAX_BYTES)
         data = os.pread(handle, before.st_size - skipped, skipped)

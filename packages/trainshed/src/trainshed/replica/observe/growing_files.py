@@ -9,13 +9,13 @@ from trainshed.replica.system import loop
 
 _FIRST_PAUSE = 0.05
 _MAX_PAUSE = 1.0
-"""Maximum number of seconds between two attempts. Kernels do not report free space, so writing again is the
-only way to detect it."""
+"""Maximum number of seconds between two attempts to write. The kernel does not report that space is free
+again, so only a new attempt can detect it."""
 
 
 def is_unwritable(error: OSError) -> bool:
-    """Whether the disk is full or read-only. An operator can fix that, and no data is lost. After other
-    errors, the content of the file is unknown."""
+    """Whether `error` shows that the disk is full or read-only. An operator can fix that, and no data is
+    lost. After other errors, the content of the file is unknown."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -88,8 +88,9 @@ def reopen(path: str) -> tuple[Appender, list[bytes]]:
 
 
 class DiskRetries:
-    """Repeats writes to a full disk until they succeed, soon at first and then each second. `changed`: called
-    with True when a first write has to wait, and with False when no write waits any longer."""
+    """Repeats writes to a full disk until they succeed, at first after a short pause and then each second.
+    `changed`: called with True when the first write starts to wait, and with False when no write waits any
+    longer."""
 
     def __init__(self, events: loop.Loop, changed: "Callable[[bool], None]") -> None:
         self._events = events
@@ -116,7 +117,7 @@ class DiskRetries:
             self._changed(True)
 
     def resume(self) -> None:
-        """Continue after the loop was cleared."""
+        """Schedule the next attempt again, after `Loop.clear` has removed it from the event loop."""
         self._is_asked_for = False
         if self._tries:
             self._ask()
@@ -128,7 +129,7 @@ class DiskRetries:
 
     def _try(self) -> None:
         self._is_asked_for = False
-        # Iterate over a copy: the next call tries the writes that are added during this loop.
+        # Iterate over a copy, because a call may add writes. The next round tries these writes.
         for write in list(self._tries):
             is_done = True
             try:

@@ -11,12 +11,12 @@ REPLACEMENT = b"***"
 """Text that replaces a secret."""
 
 _MIN_LENGTH = 4
-"""Minimum length of a searched line of a secret, in characters. Shorter lines occur in too many other texts.
-"""
+"""Minimum length in characters of the lines of a secret that are searched. Shorter lines occur in too many
+other texts."""
 _MIN_BASE64 = 6
 _UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 _MIN_BEGINNING = 8
-"""Minimum length in bytes of a secret's beginning that is masked at the end of an incomplete text."""
+"""Minimum length in bytes of a secret's beginning that is masked at the end of the output."""
 
 
 class Mask:
@@ -50,8 +50,8 @@ class Mask:
         return self.apply(data).decode("utf-8", "surrogatepass")
 
     def last(self, data: bytes) -> bytes:
-        """Return the data without secrets. If the program was killed, the data may end in the middle of a
-        secret."""
+        """Return the last data of an output without secrets. A killed program may have printed only the
+        beginning of a secret. So such a beginning at the end of the data is masked as well."""
         data = self.apply(data)
         for form in self._forms:
             for size in range(min(len(form) - 1, len(data)), _MIN_BEGINNING - 1, -1):

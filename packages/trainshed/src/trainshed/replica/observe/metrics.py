@@ -33,7 +33,7 @@ _MAX_BYTES = 64 << 20
 
 
 def _remember(kept: dict[Any, Any], key: Any, value: Any, most: int) -> None:
-    """Add an entry, and drop the oldest one if there are more than `most`."""
+    """Add an entry to `kept`, and drop the oldest entry if there are more than `most`."""
     kept.pop(key, None)
     kept[key] = value
     if len(kept) > most:
@@ -41,7 +41,7 @@ def _remember(kept: dict[Any, Any], key: Any, value: Any, most: int) -> None:
 
 
 class Metrics:
-    """The measurements of one incarnation of a trial. `mask`: masks secrets in stored texts."""
+    """Stores the measurements of one incarnation of a trial. `mask`: masks secrets in stored texts."""
 
     def __init__(
         self,
@@ -54,7 +54,8 @@ class Metrics:
         retries: growing_files.DiskRetries,
         mask: masking.Mask | None = None,
     ) -> None:
-        """Create it before the program starts. `logs`: the directory of the replica's log. Raises OSError."""
+        """Create the object before the program starts. `logs`: the directory of the replica's log. Raises
+        OSError."""
         self._incarnation = incarnation
         #: Writes a line of the service into the replica's log.
         self._say = say
@@ -91,7 +92,8 @@ class Metrics:
         self._watcher.begin()
 
     def announce(self) -> None:
-        """Notify a new listener of existing measurements, if the incarnation has started."""
+        """Notify a newly connected service that measurements exist, if this incarnation has started and has
+        any."""
         if self._begun and self._taken:
             self._tell()
 
@@ -108,12 +110,15 @@ class Metrics:
         self._file.close()
 
     def _look(self, *, left_by: int = 0, last: bool = False) -> bool:
-        """Store new measurements. Return False if this method must be called again. `left_by`: the earlier
-        incarnation that wrote the file. `last`: whether the program has ended."""
+        """Read the program's file and store new measurements. Return False if this method must be called
+        again. `left_by`: the earlier incarnation that wrote the file. `last`: whether the program has ended.
+        """
         if self._full:
             return True
         if self._file.waits and not last:
-            return False  # Nothing is lost: the program's file contains its newest reports.
+            # Earlier measurements wait for disk space, so do not read the file now. Nothing is lost, because
+            # the program's file still contains its newest reports.
+            return False
         size = self._file.size
         try:
             data = self._watcher.read()
@@ -214,7 +219,7 @@ _LIMIT = 1 << 63
 
 
 class NoMetric(Exception):
-    """The line contains no measurement."""
+    """Raised if a line contains no measurement."""
 
 
 class Report:

@@ -50,7 +50,7 @@ class Notes:
         }
         self._notes.append(message)
         is_saved = self.save()
-        self._tell(message)  # The note is sent even if it is not written yet.
+        self._tell(message)  # Send the note even if it is not written yet.
         if not is_saved:
             self._retries.wait(self.save)
 

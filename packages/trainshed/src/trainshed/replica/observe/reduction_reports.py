@@ -28,11 +28,12 @@ _UNUSED_TEXT = (
 )
 
 _SHORT = 5.0
-"""Duration in seconds. A program that failed sooner may not have reached its use of reducers."""
+"""A program that failed within this many seconds may not have reached its use of reducers, so it gets no
+note."""
 
 
 class Reduction:
-    """The reduction reports of one incarnation's program. `mask`: masks secrets in stored texts."""
+    """Stores the reduction reports of one incarnation's program. `mask`: masks secrets in stored texts."""
 
     def __init__(
         self,
@@ -72,7 +73,8 @@ class Reduction:
     # --- the program's file ---
 
     def _look(self) -> bool:
-        """Store new notes. Return False if this method must be called again."""
+        """Read the program's report and store its new notes. Return False if this method must be called
+        again."""
         try:
             data = self._watcher.read()
             for note in notes_in(data) if data else ():
@@ -110,7 +112,7 @@ _MAX_REPORTED = 100
 
 
 class NoReport(Exception):
-    """The data is not a valid report."""
+    """Raised if the data is not a valid report."""
 
 
 class Note:

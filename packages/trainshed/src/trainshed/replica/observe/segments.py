@@ -54,9 +54,9 @@ class Segments:
             os.makedirs(directory)
         except FileExistsError:
             names = sorted(n for n in os.listdir(directory) if n[: -len(_SUFFIX)].isdigit())
-        #: Number of all lines.
+        #: Number of all lines, including those that wait for disk space.
         self.lines = 0
-        #: Number of lines in the files.
+        #: Number of lines that are in the files, where readers find them.
         self.readable = 0
         self._last_time = 0
         self._tail: list[str] = []
@@ -124,7 +124,8 @@ class Segments:
 
     @property
     def waits(self) -> bool:
-        """Whether lines wait for disk space. If so, read no more output until `flush` succeeds."""
+        """Whether lines wait for disk space. If so, read no more output from the program until `flush`
+        succeeds."""
         return self._file.waits
 
     def flush(self) -> bool:
@@ -220,7 +221,7 @@ class Stream:
             rest = rest[overwritten + 1 :]
         while len(rest) > self._most:
             if self._mask is not None:
-                # The whole secret has been read if it begins before the split, so it is found.
+                # If a secret begins before the split, all of it has been read, so the mask finds it.
                 rest = self._mask.apply(rest)
             if len(rest) > self._most:
                 rest = self._write_first_part(rest)
@@ -302,8 +303,8 @@ class Transcript:
         self._pause_on_full_disk()
 
     def take(self, texts: list[str]) -> None:
-        """Write lines of the program that did not arrive through its pipes. Call this only while no line
-        `waits`."""
+        """Write lines that did not arrive through the program's pipes as if the program had printed them.
+        Call this only while no line `waits`."""
         data = "".join(text + "\n" for text in texts).encode("utf-8", "surrogatepass")
         stream = Stream(self._log, "o")
         for start in range(0, len(data), LINE_BYTES):
@@ -375,7 +376,7 @@ class Transcript:
 
     def _pause_on_full_disk(self) -> None:
         """Stop reading the pipes while lines wait for disk space. The program then blocks at its next output,
-        as with any slow reader."""
+        as with any slow reader of a pipe."""
         if self._log.waits:
             for handle in self._streams:
                 self._loop.drop(handle)

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from trainshed.replica.supervisor.shim import Shim
 
 _BUSY = 0.005
-"""Fraction of one processor."""
+"""A program that uses more than this fraction of one processor makes progress."""
 _TICK = 0.01
-"""Resolution of processor times, in seconds."""
+"""Resolution of the kernel's processor times, in seconds."""
 _SAMPLES = 10
 _MIN_PAUSE = 0.2
 _DUMP_SECONDS = 2.0
@@ -51,7 +51,7 @@ class Sample(NamedTuple):
 
 
 class StallDetector:
-    """Decides from samples only whether a program counts as stalled. Times are seconds of any monotonic
+    """Decides whether a program counts as stalled, based only on samples. Times are seconds of any monotonic
     clock."""
 
     def __init__(self, after: float, now: float, sample: Sample) -> None:
@@ -80,7 +80,7 @@ class StallDetector:
 
 
 class Watchdog:
-    """Watches one program from its start."""
+    """Watches one program from its start, and ends it if it stalls."""
 
     def __init__(
         self, after: float, events: loop.Loop, shim: "Shim", relay: "Callable[[], int | None]"

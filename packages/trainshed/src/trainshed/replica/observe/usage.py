@@ -104,7 +104,8 @@ class Usage:
         self._look_after(0.0)
 
     def stop(self) -> None:
-        """Measure disk and GPUs for the last time and stop all helpers, because the program has ended."""
+        """Measure disk and GPUs for the last time and stop all helper processes. Called after the program has
+        ended."""
         if self._file is not None:
             self._note(processes=0, memory=0)
         self._end_watch()
@@ -141,8 +142,8 @@ class Usage:
         self._look_after(time.process_time() - begin)
 
     def _write(self, entry: Entry) -> None:
-        """Append a line. If the disk is full, lines are dropped. Only the first line without space is kept
-        and written later."""
+        """Append a line. While the disk is full, lines are dropped. Only the first line that does not fit is
+        kept in memory and written later."""
         if self._file is None:
             return
         try:
@@ -181,8 +182,8 @@ class Usage:
 
 
 def _group_cpu(directories: Sequence[str]) -> float:
-    """Return the processor time in seconds of all processes that were ever in a group, or -1 if not
-    counted."""
+    """Return the processor time in seconds of all processes that were ever in a control group, or -1 if it is
+    not counted."""
     for directory in directories:
         for line in processes.read(os.path.join(directory, "cpu.stat")).splitlines():
             if line.startswith(b"usage_usec "):
@@ -194,14 +195,16 @@ def _group_cpu(directories: Sequence[str]) -> float:
 
 
 def _group_memory(directories: Sequence[str]) -> int:
-    """Return the bytes that a group has in use, without cached files, or -1 if no group counts them."""
+    """Return the bytes that a control group has in use, without cached files, or -1 if no control group
+    counts them."""
     for directory in directories:
         for name in ("memory.current", "memory.usage_in_bytes"):
             text = processes.read(os.path.join(directory, name)).strip()
             if text.isdigit():
                 lines = processes.read(os.path.join(directory, "memory.stat")).splitlines()
                 values = dict(line.split(b" ", 1) for line in lines if b" " in line)
-                # cgroup version 1 also reports sums that include all groups below.
+                # cgroup version 1 also reports sums that include all control groups below. The names of these
+                # sums have a prefix.
                 prefix = b"total_" if b"total_inactive_file" in values else b""
                 cached = (b"inactive_file", b"active_file")
                 return max(0, int(text) - sum(int(values.get(prefix + kind, 0)) for kind in cached))
@@ -209,7 +212,8 @@ def _group_memory(directories: Sequence[str]) -> int:
 
 
 def _memory_of(shim: int) -> int:
-    """Return the bytes of memory of a shim's replica. Shared memory counts once if the kernel reports it."""
+    """Return the memory that a shim's replica uses, in bytes. Shared memory counts once if the kernel reports
+    it."""
     sizes = processes.resident(shim)
     own = {process: processes.own_memory(process) for process in sizes} if len(sizes) > 1 else {}
     return sum(
@@ -218,8 +222,8 @@ def _memory_of(shim: int) -> int:
 
 
 Look = tuple[float, float, float, float]
-"""Recent load of a GPU (0 to 1), bytes of memory in use, total bytes, degrees Celsius. Unreported values are
-NaN. MIG parts, for example, do not report their load."""
+"""One measurement of a GPU: recent load (0 to 1), bytes of memory in use, total bytes, degrees Celsius.
+Unreported values are NaN. MIG parts, for example, do not report their load."""
 
 
 LIBRARIES = ["libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1"]

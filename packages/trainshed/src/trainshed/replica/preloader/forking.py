@@ -170,8 +170,8 @@ _EXE = "/proc/self/exe"
 
 
 def _begin_read_only(argv: "list[str]") -> None:
-    """Restart the interpreter as `argv` from a read-only mount. Returns if the interpreter is on a read-only
-    mount already. Raises OSError if the restart is impossible."""
+    """Restart the interpreter as `argv` from a read-only mount. Return if the interpreter already is on a
+    read-only mount. Raises OSError if the restart is impossible."""
     if _is_read_only(_EXE):
         return
     ours, theirs = socket.socketpair()
@@ -187,7 +187,8 @@ def _begin_read_only(argv: "list[str]") -> None:
         raise OSError(
             "the interpreter is not on a read-only mount (%s)" % answer.decode("utf-8", "replace")
         )
-    # The namespace's handle stays open, because the dynamic loader resolves the interpreter's path in it.
+    # Keep the namespace's file descriptor open in the new interpreter, because the dynamic loader resolves
+    # the interpreter's path in that namespace.
     os.set_inheritable(handles[1], True)
     os.execv("/proc/self/fd/%d" % handles[0], argv)
 

@@ -56,7 +56,7 @@ def become(caller: socket.socket, root: str) -> "Command":
         kernel.close_all(filtered)
         if not caller.recv(16):
             os._exit(0)
-    # After any failure here, the program can still start in its own interpreter.
+    # After any failure so far, the program can still start in its own interpreter.
     except (Exception, SystemExit) as error:
         why = str(error) if isinstance(error, Cold) else "%s: %s" % (type(error).__name__, error)
         say(caller, "cold " + why)
@@ -66,7 +66,8 @@ def become(caller: socket.socket, root: str) -> "Command":
 
 
 class Cold(Exception):
-    """The program must start in its own interpreter. The message contains the reason, as a clause."""
+    """Raised if the program must start in its own interpreter (a cold start). The message contains the
+    reason, as a clause."""
 
 
 def say(connection: socket.socket, text: str) -> None:
@@ -230,7 +231,8 @@ def _require_same(paths: "list[str]", home: str, root: str) -> None:
 
 
 def _forget() -> None:
-    """Reset the state of modules that depends on the process that loaded the modules."""
+    """Reset the state of loaded modules that depends on the program, such as the directory for temporary
+    files and the interpreter's paths."""
     _set("tempfile", tempdir=None)
     _set("platform", _uname_cache=None)
     for name in ("_platform_cache", "_sys_version_cache"):
@@ -310,7 +312,7 @@ def run(argv: "list[str]", packed: "Optional[Packed]") -> None:
 
 
 def _ignore_exception(*_: "Any") -> None:
-    """Replace `sys.excepthook`."""
+    """Replaces `sys.excepthook` after the program's exception was printed, to print it only once."""
 
 
 def _run_file(name: str, variables: "dict[str, Any]") -> None:

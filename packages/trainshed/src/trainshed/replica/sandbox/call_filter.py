@@ -128,8 +128,9 @@ def prepare() -> None:
 
 @lru_cache(maxsize=None)
 def can_take_part() -> bool:
-    """Whether a supervisor that runs as the same user may duplicate a file descriptor of another process.
-    Other restrictions than the tested ones are unknown."""
+    """Whether a process may access the memory and the file descriptors of another process of the same user. A
+    supervisor needs this access. A security policy may forbid it in a way that this function does not test.
+    """
     scope = processes.read("/proc/sys/kernel/yama/ptrace_scope").strip()
     if scope not in (b"", b"0", b"1"):
         return False

@@ -57,6 +57,7 @@ def drop(level: str, owner: int | None, in_image: bool) -> None:
     if level == protocol.LEVEL_ROOT:
         return
     if os.geteuid() == 0:
-        # Programs at this level are root of the namespace that owns the mounts, and could undo the mounts.
+        # At this level, programs are root of the namespace that owns the mounts. With all capabilities, they
+        # could undo the mounts.
         users.drop_capabilities(in_image=in_image)
     kernel.forbid_inspection()

@@ -47,10 +47,10 @@ class Source:
         was_read_only = os.statvfs(target).f_flag & os.ST_RDONLY
         kernel.make_read_only(target, below=True, kept=() if was_read_only else (target,))
 
-    def make_mount_point(self, way: str, directory: bool) -> None:
-        """Create a mount point in this directory at the relative path `way`. Links of the program are not
-        followed, which prevents path traversal. Raises OSError."""
-        above, last = way.split("/"), ""
+    def make_mount_point(self, relative_path: str, directory: bool) -> None:
+        """Create a mount point below this directory at the path `relative_path`. Does not follow symbolic
+        links, which prevents path traversal. Raises OSError."""
+        above, last = relative_path.split("/"), ""
         if not directory:
             last = above.pop()
         place = os.dup(self._handle)
@@ -91,7 +91,7 @@ def is_file(path: str) -> bool:
 
 
 def make_target(path: str, directory: bool, owners: "users.Users | None" = None) -> None:
-    """Create a mount point unless it exists. The directories above it belong to the program."""
+    """Create a mount point unless it exists. New directories above it belong to the program's users."""
     if os.path.lexists(path):
         return
     make_directory(path if directory else os.path.dirname(path), 0o755, owners)
@@ -122,7 +122,7 @@ def outermost(directories: "list[str]") -> "list[str]":
 
 
 def holds(directory: str, places: "list[str]") -> bool:
-    """Whether one of the places is inside a directory."""
+    """Whether at least one of the paths `places` is below `directory`."""
     return any(place.startswith(directory + "/") for place in places)
 
 
@@ -183,8 +183,8 @@ def show_image(image: str, layer: str, scratch: str, owners: "users.Users | None
 
 
 def make_directory(path: str, mode: int, owners: "users.Users | None" = None) -> None:
-    """Create a directory and its missing parents; they belong to the program. Links in the path are followed
-    with this process's rights, so resolve an image's links before the call."""
+    """Create a directory and its missing parents; they belong to the program. Follows symbolic links with the
+    rights of this process, so resolve an image's links before the call."""
     way = ""
     for part in path.strip("/").split("/"):
         way += "/" + part

@@ -93,7 +93,7 @@ def redirections(own: str, port: int, cluster_port: "int | None") -> dict[Addres
 
 
 class SocketCalls:
-    """The shim's part: makes the socket calls of the program."""
+    """The shim's part: makes the filtered socket calls of the program."""
 
     def __init__(
         self,
@@ -186,13 +186,14 @@ class SocketCalls:
         self._forks.discard(child)
 
     def _bind_for(self, call: "_Call", address: bytes | None, length: int) -> int | None:
-        # If the memory of other processes is readable, a process with unreadable memory may not bind.
+        # If this shim can access other processes, reject the bind of a process with unreadable memory.
+        # Otherwise unreadable memory is usual, so the kernel makes the bind unchanged.
         hidden = errno.EACCES if self._takes_part else None
         if address is None:
             return hidden
         if len(address) < length:
             return errno.EFAULT
-        # An address without a family may be the wildcard address.
+        # An address without a family (-1: it is too short to have one) may be the wildcard address.
         if _family(address) not in (-1, socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6):
             return None
         host, port = _address(address)
@@ -216,8 +217,8 @@ class SocketCalls:
 
 
 class _Call(NamedTuple):
-    """A notification of the kernel: `process`, or a thread of it, makes the system call `number` on the file
-    descriptor `handle`."""
+    """A notification of the kernel: `process` (the ID of a process or a thread) makes the system call
+    `number` on the file descriptor `handle`."""
 
     listener: int
     question: int
@@ -226,7 +227,7 @@ class _Call(NamedTuple):
     handle: int
 
     def answer(self, made: int | None) -> None:
-        """Respond with the call's error number; None = the kernel must make the call."""
+        """Respond to the kernel with the call's error number; None = the kernel must make the call."""
         error, flags = (0, _CONTINUE) if made is None else (-made, 0)
         with contextlib.suppress(OSError):  # The process has exited.
             fcntl.ioctl(self.listener, _SEND, _ANSWER.pack(self.question, 0, error, flags))

@@ -48,9 +48,8 @@ class Users:
             # owner, which could starve other replicas. So each namespace has its own owner without processes.
             opened = _create_namespace(_FIRST_OWNER + int.from_bytes(os.urandom(3), "big"))
         except OSError:
-            opened = _create_namespace(
-                0
-            )  # In a container, root may not see another user's namespace.
+            # In a container, root may have no access to a namespace that another user owns.
+            opened = _create_namespace(0)
         #: The machine's ID of the user who is user 0 in the namespace.
         self.first = 0
         self._maps = opened[:-1]
@@ -164,7 +163,8 @@ def set_program_capabilities() -> None:
 
 
 def map_one(inside: int, inside_group: int) -> None:
-    """Move into a user namespace in which the caller's own user has the ID `inside`. It need not be root."""
+    """Move into a user namespace in which the caller's own user has the ID `inside`. The caller need not be
+    root."""
     user, group = os.geteuid(), os.getegid()
     kernel.unshare(kernel.CLONE_NEWUSER)
     kernel.write("/proc/self/setgroups", "deny")

@@ -48,7 +48,7 @@ class View:
         self._files = files
         #: A directory of the slot for preparing mounts; created if necessary.
         self._scratch = scratch
-        #: Directory for the program's changes of the image.
+        #: Directory for the program's changes to its container image.
         self._layer = layer
         #: (source, target) of writable directories in the program's view.
         self._binds = binds
@@ -68,8 +68,8 @@ class View:
         #: Directories to hide (`find_hidden`).
         self._hidden: list[str] = []
         self._devices = devices
-        #: After `enter`: the program's own users; None = none. The process that becomes the program enters
-        #: their namespace last.
+        #: After `enter`: the program's own users; None = it has none. The process that becomes the program
+        #: enters their namespace last.
         self.owners: users.Users | None = None
         #: After `enter`: user, group and home directory of an image's program.
         self.user = (0, 0, "/")
@@ -177,7 +177,7 @@ class View:
         mounts.make_directory(self._files, 0o755)
         kept.show(self._files)
         self._show_mounts([mount for mount in bound if mount not in around])
-        # A hidden directory at or below a visible target was covered by that target, and is invisible.
+        # If a visible target covers a hidden directory, the hidden directory is invisible already.
         targets = [target for _, target in shown]
         seen = [p for p in hidden if not any(p == to or mounts.holds(to, [p]) for to in targets)]
         for path in [*(target for _, target, frost in bound if frost), *in_memory]:
@@ -210,7 +210,7 @@ class View:
 
     def _closed_ways(self) -> list[str]:
         """Return the directories above visible paths that the program's user may not search. The caller
-        covers them, and mounts only the visible paths in them again."""
+        covers each of them with an empty directory, and mounts only the visible paths in it again."""
         if not self._isolation.users:
             return []
         ways = [self._files] + self._read_only + [target for _, target, _ in self._mounts]
@@ -219,8 +219,8 @@ class View:
         )
 
     def _hosts(self) -> mounts.Source | None:
-        """Open the program's hosts file. Without its own, use the machine's. Returns None if the machine has
-        none, like minimal systems."""
+        """Open the program's hosts file, or the machine's if the program has none. Return None if the machine
+        has none either, like minimal systems."""
         path = self._isolation.hosts or _HOSTS
         return self._source(path) if self._isolation.hosts or os.path.exists(path) else None
 

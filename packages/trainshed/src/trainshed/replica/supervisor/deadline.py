@@ -14,7 +14,7 @@ from collections.abc import Callable
 from trainshed.replica.system import kernel, loop
 
 _MOMENT = struct.Struct("=q")
-"""The deadline in the file, in ns of `kernel.BOOT_CLOCK`."""
+"""Format of the deadline in the file: ns of `kernel.BOOT_CLOCK`."""
 
 
 class Deadline:

@@ -24,7 +24,7 @@ _TEMPORARY_ERRORS = (
     errno.EAGAIN,
 )
 _WORKS = "works"
-"""The word that the program of a successful attempt writes."""
+"""The text that the probe's program writes if it runs at the level."""
 
 
 def probe(slot: str, wanted: Sequence[str]) -> protocol.Message:

@@ -119,7 +119,7 @@ _POLL_INTERVAL = 0.002
 
 
 class StartRejected(Exception):
-    """An incarnation must not start. `cause` is one of:
+    """Raised if an incarnation must not start. `cause` is one of:
 
     - `protocol.REFUSED_HELD`: another shim serves the slot
     - `protocol.REFUSED_KNOWN`: this or a later incarnation was started before
@@ -132,8 +132,8 @@ class StartRejected(Exception):
 
 
 class Claim:
-    """The right to run one incarnation. It ends with `release` or the exit of all processes that inherited
-    the lock."""
+    """The right to run one incarnation, through the lock of the slot's journal. It ends with `release`, or
+    when all processes that inherited the lock have exited."""
 
     def __init__(self, incarnation: int, lock: int) -> None:
         self._incarnation = incarnation

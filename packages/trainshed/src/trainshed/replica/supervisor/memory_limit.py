@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Supervisor(Protocol):
-        """A replica's shim, or the keeper of an installation."""
+        """The supervisor of the limited processes, for an incarnation its shim, and for an installation its
+        keeper (`runtimes.keeper`)."""
 
         def main_process(self) -> int: ...
 
@@ -40,8 +41,8 @@ _IDLE_FACTOR = 20
 
 
 class MemoryLimit:
-    """The memory limit of one incarnation. `limit`: bytes, None = unlimited. `shim`: the supervisor of the
-    incarnation."""
+    """Enforces the memory limit of one incarnation. `limit`: bytes, None = unlimited. `shim`: the supervisor
+    of the incarnation."""
 
     def __init__(
         self,
@@ -103,8 +104,8 @@ class MemoryLimit:
             largest = max(sizes, key=lambda process: sizes[process])
             began = protocol.process_start(largest)
             if not began:
-                return  # Count a process once, even if it takes long to exit.
-            # Count a process once, even if it takes long to die.
+                return  # The process has already exited.
+            # Count a process once, even if it takes long to exit and is killed again.
             self._killed += (largest, began) != (victim, start)
             self._victim = (largest, began, time.monotonic())
             self._has_killed_main |= largest == self._shim.main_process()

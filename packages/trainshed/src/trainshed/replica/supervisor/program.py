@@ -57,9 +57,9 @@ def make_directories(files: str, path: str) -> None:
 
 
 def _is_no_directory(path: str) -> bool:
-    """Remove anything but a directory at `path`; return whether something was removed. The removed file may
-    be a link. This process may read all files, so following the link would give the program access to its
-    target (path traversal)."""
+    """If `path` is not a directory, remove it and return True. Otherwise return False. `path` may be a link
+    of the program. This process may read all files, so following the link would give the program access to
+    the link's target (path traversal)."""
     if stat.S_ISDIR(os.lstat(path).st_mode):
         return False
     os.unlink(path)
@@ -125,8 +125,8 @@ def is_on_path(name: str, environ: "dict[str, str]") -> bool:
 
 
 class NotRun(Exception):
-    """The program could not be executed. Its error output contains the reason. `code`: the exit code that a
-    shell would return."""
+    """Raised if the program could not be executed. Its error output contains the reason. `code`: the exit
+    code that a shell would return."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -177,7 +177,7 @@ class Program:
         self._execute()
 
     def take_rights(self) -> None:
-        """Change to the program's directory and user. Raises OSError."""
+        """Change to the program's working directory and user. Raises OSError."""
         os.chdir(self.directory)
         if self.user is not None:
             user, group = self.user

@@ -92,7 +92,7 @@ class Shells:
             self._loop.add(connection.fileno(), lambda: self._hang_up(child), 0)
 
     def _receive(self, shell: socket.socket) -> None:
-        """Receive the file descriptors that a fork sends before it executes its shell."""
+        """Receive the file descriptors that the fork of a shell sends before it executes the shell."""
         try:
             data, handles = unix_sockets.receive_available(shell)
         except ConnectionResetError:

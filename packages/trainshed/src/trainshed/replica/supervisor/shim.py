@@ -32,7 +32,8 @@ from trainshed.replica.system import cgroups, kernel, loop, processes, unix_sock
 
 _DRAIN_INTERVAL = 2.0
 _SHORT_GRACE = 1.0
-"""A use of grace time below this number of seconds after the main process's exit gets no note."""
+"""If other processes use less grace time than this after the main process's exit, in seconds, no note is
+added."""
 GRACE_USED = "grace_used"
 """Name of the note that other processes used grace time after the main process's exit."""
 _GRACE_TEXT = (
@@ -91,7 +92,7 @@ class Shim:
         self._stopped = False
         #: Whether the grace time of a stop is running.
         self._has_grace = False
-        #: Whether the main process has exited and other processes of the program use the grace time.
+        #: Whether the main process has exited, but other processes of the program still use the grace time.
         self._outlives_main = False
         self._stalled = False
         self._is_dumping = False

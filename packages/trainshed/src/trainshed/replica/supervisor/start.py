@@ -42,9 +42,15 @@ class Enclosed(NamedTuple):
 def enclose(
     level: str, become: Callable[[program.Program], None] = program.Program.become
 ) -> Enclosed:
-    """Become the shim of a replica at an isolation level. The shim has the service's view of the machine,
-    except that /proc shows its own process namespace. Only the shim's process returns. `become`: turns the
-    main process into its program."""
+    """Become the shim of a replica at an isolation level, and fork the replica's main process, which waits
+    for an order.
+
+    The shim becomes process 1 of a new process namespace. At level `session`, it has a warden instead. Both
+    may require forks on the way. Only the shim's process returns.
+
+    The shim keeps the service's view of the machine, except that /proc shows its own process namespace.
+    `become`: turns the main process into its program.
+    """
     warden: socket.socket | None = None
     namespace: users.Users | None = None
     refused: OSError | None = None
@@ -86,9 +92,9 @@ def enclose(
 
 
 def _leave_warden() -> socket.socket:
-    """Continue in a fork, the shim. Its parent becomes its warden: if the shim is killed, the warden kills
-    the shim's remaining descendants. Returns the connection to the warden. The shim sends the slot's lock to
-    the warden, and at the end reports that no process is left."""
+    """Fork the shim, and continue in the fork. The parent process becomes the shim's warden: if the shim is
+    killed, the warden kills the shim's remaining descendants. Returns the connection to the warden. The shim
+    sends the slot's lock to the warden, and at the end reports that no process is left."""
     ours, theirs = socket.socketpair()
     kernel.adopt_orphans()
     if os.fork() == 0:
@@ -103,7 +109,7 @@ def _leave_warden() -> socket.socket:
 
 
 def await_order(connection: socket.socket, level: str, *, is_expected: bool) -> None:
-    """Run as an idle shim at a sandbox level until an order arrives on the connection; then carry it out.
+    """Run as an idle shim at an isolation level until an order arrives on the connection; then carry it out.
     Also returns if the zygote exits. `is_expected`: whether an order is pending."""
     enclosed = enclose(level)
     if isinstance(enclosed.main, OSError) and not is_expected:

@@ -1,4 +1,5 @@
-"""Implements the main process's part of a warm start: requests a preloader's fork, the program.
+"""Implements the main process's part of a warm start. The main process requests that a preloader forks the
+program.
 
 `trainshed.replica.preloader` describes the messages. After any error, the program starts in its own
 interpreter (a cold start), and a note reports the reason.
@@ -16,8 +17,8 @@ from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel, unix_sockets
 
 _ANSWER_TIMEOUT = 1.5
-"""Timeout in seconds for the preloader's response, which usually takes milliseconds. A cold start takes about
-as long as this timeout."""
+"""Timeout in seconds for the preloader's response, which usually takes milliseconds. It is about as long as a
+cold start takes."""
 _NO_PRELOADER = "its preloader has exited; a new one starts for later programs"
 
 WARM, COLD = "warm", "cold"
@@ -32,7 +33,8 @@ def note(word: str, text: str) -> tuple[str, str, str]:
 
 
 class NotWarm(Exception):
-    """The program must start in its own interpreter. The message contains the reason, as a clause."""
+    """Raised if the program must start in its own interpreter (a cold start). The message contains the
+    reason, as a clause."""
 
 
 def become(

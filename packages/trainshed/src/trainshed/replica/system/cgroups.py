@@ -84,7 +84,8 @@ def enlist(process: int) -> None:
 
 
 def move(process: int, group: str) -> None:
-    """Move a process to a group. Does nothing if the process has exited or belongs to another namespace."""
+    """Move a process to a control group. Does nothing if the process has exited, or is in another
+    namespace."""
     try:
         kernel.write(os.path.join(group, "cgroup.procs"), str(process))
     except OSError:

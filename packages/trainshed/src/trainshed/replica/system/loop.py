@@ -31,7 +31,7 @@ class Loop:
         self._moments = []
 
     def after(self, seconds: float, handler: Callable[[], None]) -> None:
-        """Call `handler` once after the given number of seconds."""
+        """Call `handler` once after this number of seconds."""
         self._moments.append((time.monotonic() + seconds, handler))
 
     def turn(self, pause: float | None) -> None:

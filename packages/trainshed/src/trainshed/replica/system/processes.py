@@ -66,7 +66,7 @@ def _session(process: int) -> int:
 
 
 def group(process: int) -> int:
-    """Return the process group of a process, or 0 if the process does not exist."""
+    """Return the process group ID of a process, or 0 if the process does not exist."""
     fields = stat(process)
     return int(fields[2]) if fields else 0
 

@@ -24,8 +24,8 @@ from trainshed.runtimes.stop import OVERSEEN, Stop, kill
 
 
 class ToolFailed(Exception):
-    """The tool failed. The message is the essential part of its output. `final`: a retry cannot succeed,
-    because the image does not exist or access is denied."""
+    """Raised if an image tool failed. The message is the essential part of its output. `final`: a retry
+    cannot succeed, because the image does not exist or access is denied."""
 
     def __init__(self, message: str, *, final: bool = False) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class ImageConfig(Struct, frozen=True):
     size: Bytes = 0
 
     def image(self, root: str) -> Image:
-        """Return the image for launch plans. `root`: the image's unpacked root file system."""
+        """Return the image in the form of launch plans. `root`: the image's unpacked root file system."""
         return Image(
             root=root,
             digest=self.id,
@@ -66,7 +66,7 @@ _LAST_LINES = 12
 _LOGGED = re.compile(r'^time="[^"]*" level=(?P<level>\w+) msg="?(?P<message>.*?)"?$')
 _ERRORS = ("error", "fatal")
 FAILURES: Final = tomllib.loads(Path(__file__).with_name("failures.toml").read_text())
-"""Explanations of a tool's error messages."""
+"""Explanations for users of error messages of the tools."""
 _OWN = ": permission denied"
 """Message of the operating system when it rejects the tool. Registries use other messages."""
 
@@ -110,9 +110,9 @@ class Commands:
     def follow(
         self, *arguments: str, tell: Progress, doing: str, stop: Stop, into: IO[bytes] | None = None
     ) -> None:
-        """Run a command until it exits, and report its lines. During silence, report the activity `doing`.
-        Raises ToolFailed. `stop` ends the command. `into`: destination of its standard output, which is then
-        not reported."""
+        """Run a command until it exits, and report each line of its output to `tell`. During silence, report
+        the activity `doing`. Raises ToolFailed. `stop` ends the command. `into`: destination of the command's
+        standard output, which is then not reported."""
         last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
         narration = Narration(tell, doing)
         output = (subprocess.PIPE, subprocess.STDOUT) if into is None else (into, subprocess.PIPE)
@@ -141,9 +141,10 @@ class Commands:
         seconds: float,
         output: tuple[IO[bytes] | int, int] = (subprocess.PIPE, subprocess.PIPE),
     ) -> Generator[tuple[subprocess.Popen[bytes], threading.Event]]:
-        """Start a command. Yield it with an event that is set after the timeout. The command has exited when
-        the context exits."""
-        # Only this process has the write end of the input's pipe, so the input ends with this process.
+        """Start a command. Yield the process and an event that is set after the timeout. When the context
+        exits, the command has exited."""
+        # Only this process has the write end of the pipe to the command's input. So the input ends if this
+        # process dies.
         watched, ours = os.pipe()
         try:
             process = subprocess.Popen(
@@ -153,7 +154,8 @@ class Commands:
                 stderr=output[1],
                 env=self.environ,
                 cwd="/",
-                # Use a separate process group: these tools start themselves again in other namespaces.
+                # Use a separate process group, so that `kill` also reaches the processes that these tools
+                # start in other namespaces.
                 start_new_session=True,
             )
         except OSError as failure:

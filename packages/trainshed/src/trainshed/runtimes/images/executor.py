@@ -18,8 +18,8 @@ _SCHEME = "gs://"
 
 
 def wrapped(packages: "tuple[tuple[str, str], ...]", argv: "tuple[str, ...]") -> "tuple[str, ...]":
-    """Return the command line that installs the packages in their order and then continues as `argv`.
-    `packages`: the URI of each package, and the first digits of its SHA-256 ("" = not pinned)."""
+    """Return the command line that installs the packages in their order and then runs `argv`. `packages`: the
+    URI of each package, and the first digits of its SHA-256 ("" = not pinned)."""
     import inspect
 
     source = inspect.getsource(sys.modules[__name__])
@@ -58,13 +58,14 @@ def settle_base() -> None:
 
 
 def fetched(uri: str, digest: str, directory: str) -> str:
-    """Return the path of a copy of the package in `directory`. The source is its file below /gcs if the
-    bucket is mounted, and otherwise the storage endpoint. Exits on failure, or on another digest."""
+    """Copy the package into `directory` and return the path of the copy. The source is its file below /gcs if
+    the bucket is mounted, and otherwise the storage endpoint. Exits if the copy fails, or if its digest
+    differs from `digest`."""
     bucket, _, name = uri[len(_SCHEME) :].partition("/")
     shown = os.path.join("/gcs", bucket, name)
     os.mkdir(directory)
     place = os.path.join(directory, os.path.basename(name))
-    # Check and install a copy, because other writers may change the object in between.
+    # Check and install a copy, because other programs may overwrite the object in between.
     if os.path.isfile(shown):
         shutil.copyfile(shown, place)
     else:

@@ -27,6 +27,6 @@ def host_of(reference: str) -> str:
 
 
 def is_local(reference: str) -> bool:
-    """Whether the image can exist only on this machine. podman gives such names to images that were built or
-    imported without a registry in their name."""
+    """Whether the image can exist only on this machine. If an image was built or imported without a registry
+    in its name, podman gives it such a name."""
     return reference.startswith("localhost/")

@@ -42,13 +42,15 @@ _SILENT = 600 * 10**9
 
 
 class KnownImages:
-    """The image IDs of references, each in one small file below `root`. Safe for threads and processes."""
+    """Remembers the image ID of each reference, in one small file per reference below `root`. Safe for
+    threads and processes."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def find(self, reference: str) -> str | None:
-        """Return the last image ID of a reference, or None if it is unknown. Reads one small file."""
+        """Return the image ID that was last recorded for a reference, or None if none was. Reads one small
+        file."""
         try:
             return self._place(reference).read_text()
         except (OSError, ValueError):
@@ -75,7 +77,7 @@ class PullPolicy:
         self._good_until: dict[str, int] = {}
 
     def is_due(self, reference: str) -> bool:
-        """Whether to pull the image again although this machine has it. Never blocks."""
+        """Whether to pull the image even if this machine has it. Never blocks."""
         # An image without a registry in its name may have been built here. A pull could replace it with a
         # registry's image of the same name.
         moves = tag_of(reference) == "latest" and names_registry(reference)
@@ -84,8 +86,9 @@ class PullPolicy:
     def get(
         self, tool: ImageTool, reference: str, tell: Progress, stop: Stop, *, can_do_without: bool
     ) -> ImageConfig | None:
-        """Return the tool's image, pulled if necessary. Returns None if it is no longer available and
-        `can_do_without` is set. Blocks. Raises ToolFailed, BuildFailed, PackageFailed, OSError."""
+        """Return the configuration of the tool's image. Pull the image first if necessary. If this machine
+        has no such image any more, return None if `can_do_without` is set. Blocks. Raises ToolFailed,
+        BuildFailed, PackageFailed, OSError."""
         config = tool.inspect(reference)
         due = self.is_due(reference)
         if config is not None and not due:
@@ -143,7 +146,7 @@ class Images:
         self._tools = Tools(tool, environ, now)
         self._pulling = PullPolicy(now)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="images")
-        # Stop a pull when no job waits for it any longer, because it may transfer gigabytes.
+        # Stop a pull when no job waits for it any longer, because a pull may transfer gigabytes.
         self._flights = SingleFlight[Image](self._workers, abandons=True)
 
     def search(self) -> None:
@@ -174,7 +177,7 @@ class Images:
         """Return the image if it is unpacked and needs no request to the tool, otherwise None. Makes a few
         file-system calls."""
         known = self._known.find(reference)
-        # Only the tool knows the current image of a tag.
+        # The image ID that a tag refers to may have changed. Only the tool has the current one.
         if known is None or not (is_pinned(reference) or self._tools.missing()):
             return None
         return self._find_unpacked(known)
@@ -239,7 +242,8 @@ class Images:
             started = self._now()
             draft.mkdir()
             (draft / _ROOT).mkdir(0o755)
-            # A name that other caches do not use. The next export removes a killed export's container by it.
+            # This name differs for each cache directory. If an export is killed, the next export removes the
+            # remaining container by this name.
             mark = hashlib.sha256(str(self._root).encode()).hexdigest()[:8]
             name = f"trainshed-{config.id[:16]}-{mark}"
             unpacking.unpack(

@@ -35,7 +35,7 @@ _SEARCH_INTERVAL = 15 * 10**9
 
 
 class Tools:
-    """The image tool of this machine. Safe for several threads."""
+    """Finds the image tool of this machine. Safe for several threads."""
 
     def __init__(self, wanted: str, environ: Mapping[str, str], now: Callable[[], int]) -> None:
         #: The requested tool: `AUTO`, `NONE`, or a name in `_PROBES`.
@@ -64,7 +64,8 @@ class Tools:
         return self._missing
 
     def is_stale(self) -> bool:
-        """Whether `search` should run again. Never blocks."""
+        """Whether `search` should run again, because no tool was found and the last search is too old. Never
+        blocks."""
         if self._found is not None or self._wanted == NONE:
             return False
         return not self._searched or self._now() - self._searched > _SEARCH_INTERVAL

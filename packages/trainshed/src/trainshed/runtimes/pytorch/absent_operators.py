@@ -30,7 +30,8 @@ def assert_has_ops():
 
 
 def load_library(name):
-    """Whether the extension of that name exists. Only that for images does: this module provides it."""
+    """Return whether the extension of that name exists. Only the extension for images exists, because this
+    module provides it."""
     return name == "image"
 
 
@@ -95,4 +96,4 @@ def _register(namespace, operators):
 
 
 _LIBRARIES = [_register(namespace, operators) for namespace, operators in _OPERATORS.items()]
-"""Keeps the libraries alive, because their definitions end with them."""
+"""Keeps the libraries alive, because their operators disappear together with them."""
