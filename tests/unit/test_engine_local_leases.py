@@ -33,7 +33,7 @@ def slot_handle(
         emit=emit,
         unclear=unclear,
     )
-    made.begin(1)
+    made.start_incarnation(1)
     return made
 
 
@@ -49,7 +49,7 @@ async def test_response_or_new_incarnation_resets_the_lease() -> None:
         theirs.sendall(protocol.encode(message))
     await asyncio.wait_for(heard.wait(), 60)
     assert [subject.ping(), subject.ping()] == [0, 1]
-    subject.begin(2)
+    subject.start_incarnation(2)
     assert subject.ping() == 0
     theirs.close()
 
@@ -89,7 +89,7 @@ async def test_each_incarnation_end_is_reported_once_and_slots_without_a_connect
             match event:
                 case "begin":
                     incarnation, is_live, other = incarnation + 1, True, None
-                    subject.begin(incarnation)
+                    subject.start_incarnation(incarnation)
                 case "connect":
                     ours, theirs = socket.socketpair()
                     other = theirs if is_live else None

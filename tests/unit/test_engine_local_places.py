@@ -90,7 +90,7 @@ def layout(tmp_path: Path) -> Layout:
 
 def test_job_directory_is_trashed_with_its_last_attempt(layout: Layout) -> None:
     for attempt in (1, 2):
-        layout.make_slots(JOB, attempt, ())
+        layout.create_slots(JOB, attempt, ())
         layout.write(JOB, attempt, ())
     layout.discard(JOB, 1)
     assert [key for key, _ in layout.gangs()] == [(JOB, 2)]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import execute
-from trainshed.runtimes.images.executor import wrapped
+from trainshed.runtimes.images.executor import wrap_command
 
 PIP = """
 import os, sys
@@ -57,7 +57,7 @@ def run(
     """Install the packages, pinned to `digest`, and run a program, in the home directory `place`."""
     (place / "pip.py").write_text(PIP)
     show = "import os, sys; print('program', sys.argv[1:], os.environ['PATH'])"
-    python, *rest = wrapped(
+    python, *rest = wrap_command(
         tuple((uri, digest) for uri in uris), (sys.executable, "-c", show, "--x")
     )
     assert python == "python3"

@@ -147,7 +147,7 @@ class Tree:
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
-    monkeypatch.setattr(cgroups, "_can_make", Mock(return_value=True))
+    monkeypatch.setattr(cgroups, "_can_create_groups", Mock(return_value=True))
     return Tree(tmp_path, monkeypatch)
 
 

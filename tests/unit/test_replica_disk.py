@@ -65,7 +65,7 @@ class World:
             note=self._note,
             free_space=lambda path: (self.free, self.total),
         )
-        self.disk.begin()
+        self.disk.start()
 
     def _tree(self, top: str) -> Tree:
         assert top == "files"

@@ -132,8 +132,8 @@ def test_secret_is_masked_in_trial_metrics(tmp_path: Path, monkeypatch: pytest.M
         str(tmp_path),
         1,
         events,
-        say=lines.append,
-        tell=lambda: None,
+        log=lines.append,
+        notify=lambda: None,
         retries=DiskRetries(events, lambda _: None),
         mask=Mask(("s3cret", "987654")),
     )

@@ -48,8 +48,8 @@ class Slot:
             str(self.logs),
             number,
             self.loop,
-            say=self.warnings.append,
-            tell=lambda: None,
+            log=self.warnings.append,
+            notify=lambda: None,
             retries=DiskRetries(self.loop, lambda _: None),
         )
         return self.metrics
@@ -86,7 +86,7 @@ def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slot:
 
 @pytest.fixture
 def running(slot: Slot) -> Slot:
-    slot.metrics.begin(5)
+    slot.metrics.start(5)
     return slot
 
 
@@ -180,7 +180,7 @@ def test_next_incarnation_continues_the_measurements(running: Slot) -> None:
     )
     with (running.logs / metrics.FILE).open("a") as file:
         file.write('{"at": 1, "st')
-    running.incarnation(2).begin(6)
+    running.incarnation(2).start(6)
     running.turn()
     running.write(line("0.2", 4, 13.0))
     running.turn()
@@ -208,7 +208,7 @@ def test_links_and_special_files_are_not_read_as_metrics(
         os.mkfifo(slot.path)
     else:
         slot.path.mkdir()
-    slot.metrics.begin(5)
+    slot.metrics.start(5)
     slot.turn()
     slot.metrics.seal()
     assert slot.values() == []
@@ -245,7 +245,7 @@ def test_measurements_beyond_the_limit_are_dropped_with_a_notice(
     assert (running.logs / metrics.FILE).stat().st_size < 2_200
     assert len(running.warnings) == 1
     assert "More are ignored" in running.warnings[0]
-    running.incarnation(2).begin(6)
+    running.incarnation(2).start(6)
     running.write(line("0.1", 200, 500.0))
     running.turn()
     assert running.values() == taken

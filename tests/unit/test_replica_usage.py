@@ -125,7 +125,7 @@ def _remove_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @linux
 def test_usage_sums_processes_without_control_groups(tmp_path: Path, shim: Shim) -> None:
     look = UsageFixture(tmp_path, shim.pid)
-    look.usage.begin(5 * SECOND)
+    look.usage.start(5 * SECOND)
     look_at_it = look.until(lambda last: last["cpu"] >= COMPUTED and last["memory"] > 64 * MIB)
     assert (look_at_it["processes"], look_at_it["gpus"]) == (1, [])
     assert look_at_it["peak"] >= look_at_it["memory"]
@@ -162,7 +162,7 @@ def test_memory_of_a_control_group_excludes_cached_files(tmp_path: Path, version
         )
         (cpu / "cpu.stat").write_text("usage_usec 7000000\nuser_usec 1\n")
     look = UsageFixture(tmp_path, 1 << 22, memory, cpu)
-    look.usage.begin(1)
+    look.usage.start(1)
     look_at_it = look.until(lambda last: True)
     assert (look_at_it["memory"], look_at_it["cpu"]) == (500 * MIB, 7.0)
 
@@ -171,7 +171,7 @@ def test_usage_continues_after_an_incomplete_line(tmp_path: Path) -> None:
     """spec/failures#lost-replicas: A replica that is restarted in place keeps its records."""
     (tmp_path / usage.FILE).write_text('{"started": 1, "incarnation": 1}\n{"at": 2, "cp')
     look = UsageFixture(tmp_path, 1 << 22)
-    look.usage.begin(5)
+    look.usage.start(5)
     first, last = (tmp_path / usage.FILE).read_text().splitlines()
     assert [json.loads(line)["started"] for line in (first, last)] == [1, 5]
 
@@ -184,10 +184,10 @@ def test_usage_file_of_a_long_job_stays_small(
     monkeypatch.setattr(time, "monotonic", lambda: float(clock[0]))
     monkeypatch.setattr("trainshed.replica.observe.segments.now", lambda: clock[0] * SECOND)
     monkeypatch.setattr(processes, "parents", dict)
-    look.usage.begin(0)
+    look.usage.start(0)
     length = 2 * 24 * 3600
     for clock[0] in range(10, length, 10):
-        look.usage._look()  # pyright: ignore[reportPrivateUsage] - what the loop calls
+        look.usage._measure()  # pyright: ignore[reportPrivateUsage] - what the loop calls
     times = [entry["at"] // SECOND for entry in look.entries()[1:]]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert len(times) < 4200
@@ -211,6 +211,6 @@ def test_slow_measurement_is_followed_by_a_long_pause(
     look = UsageFixture(tmp_path, 1 << 22)
     clock = iter([0.0, 0.05])
     monkeypatch.setattr(time, "process_time", lambda: next(clock))
-    look.usage.begin(1)
-    look.usage._look()  # pyright: ignore[reportPrivateUsage] - what the loop calls
+    look.usage.start(1)
+    look.usage._measure()  # pyright: ignore[reportPrivateUsage] - what the loop calls
     assert pauses == [0.01, pytest.approx(50.0)]

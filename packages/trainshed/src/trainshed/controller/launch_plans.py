@@ -245,6 +245,6 @@ def _argv(
     # Imported here, because an idle service should not load code that is needed only inside images.
     from trainshed.runtimes.images import executor
 
-    return executor.wrapped(
+    return executor.wrap_command(
         tuple((package.uri, package.digest) for package in program.packages), argv
     )

@@ -68,7 +68,7 @@ class Keeper:
         ours, theirs = socket.socketpair()
         kernel.adopt_orphans()
         try:
-            self._begin(ours, theirs)
+            self._start_installation(ours, theirs)
         except OSError as failure:
             self._verdict = self._report_start_failure(str(failure))
             self._status = 1 << 8
@@ -105,7 +105,7 @@ class Keeper:
     def has_ended(self) -> bool:
         return self._status >= 0
 
-    def _begin(self, ours: socket.socket, theirs: socket.socket) -> None:
+    def _start_installation(self, ours: socket.socket, theirs: socket.socket) -> None:
         """Start the first process of the installation. Raises OSError if the level or the limits do not allow
         it."""
         terms = self._terms

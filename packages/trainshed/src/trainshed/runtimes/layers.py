@@ -98,12 +98,12 @@ class Layers:
             started = self._now()
             terms = self._terms()
             progress(f"Installing the job's packages at isolation level {terms.level}: {uris}.")
-            prefix, ghosts = _begin(draft, base, interpreter)
+            prefix, ghosts = _create_prefix(draft, base, interpreter)
             apart = self._confinement(prefix, base, interpreter, packages, terms)
 
             def renew() -> None:
                 remove_tree(prefix.root)
-                _begin(prefix.root, base, interpreter)
+                _create_prefix(prefix.root, base, interpreter)
                 apart.prepare()
 
             apart.prepare()
@@ -195,7 +195,9 @@ class Layers:
         )
 
 
-def _begin(root: Path, base: Prefix, interpreter: Interpreter) -> tuple[Prefix, dict[str, str]]:
+def _create_prefix(
+    root: Path, base: Prefix, interpreter: Interpreter
+) -> tuple[Prefix, dict[str, str]]:
     """Create the prefix of a layer, which contains ghosts for the base's distributions and no packages.
     Return it with the versions of these distributions, by name."""
     prefix = derive_prefix(root, base, interpreter)

@@ -98,7 +98,7 @@ def find_devices(ambient: Mapping[str, str], library: str = _NVML) -> tuple[Devi
         log.info("no GPUs: %s", error)
         return ()
     try:
-        return visible(tuple(_ask(nvml)), ambient.get("CUDA_VISIBLE_DEVICES"))
+        return visible(tuple(_query_devices(nvml)), ambient.get("CUDA_VISIBLE_DEVICES"))
     except nvml.NVMLError as error:
         log.warning("the driver cannot list the GPUs (%s); programs get no GPUs", error)
         return ()
@@ -106,7 +106,7 @@ def find_devices(ambient: Mapping[str, str], library: str = _NVML) -> tuple[Devi
         nvml.nvmlShutdown()
 
 
-def _ask(nvml: Any) -> Iterator[Device]:
+def _query_devices(nvml: Any) -> Iterator[Device]:
     for index in range(nvml.nvmlDeviceGetCount()):
         whole = nvml.nvmlDeviceGetHandleByIndex(index)
         minor = None

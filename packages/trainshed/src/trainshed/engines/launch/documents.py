@@ -196,10 +196,10 @@ def launch_document(
     where: Where,
     *,
     masked: tuple[str, ...] = (),
-    beginning: Callable[[LaunchPlan, HostFacts, Mapping[str, str]], protocol.WarmStart]
+    warm_start: Callable[[LaunchPlan, HostFacts, Mapping[str, str]], protocol.WarmStart]
     | None = None,
 ) -> protocol.LaunchDocument:
-    """Build the launch document. `masked`: texts to mask in the log. `beginning`: function that returns the
+    """Build the launch document. `masked`: texts to mask in the log. `warm_start`: function that returns the
     settings of a warm start for a program's environment; None = all programs start cold."""
     slot, host, shared, image = where.slot, where.host, where.shared, plan.software.image
     edits = DeviceEdits()
@@ -246,7 +246,7 @@ def launch_document(
             reducers=plan.reduction.reducers,
             reducers_expected=plan.reduction.is_expected,
         ),
-        warm=beginning(plan, host, environ) if beginning and plan.warm else protocol.WarmStart(),
+        warm=warm_start(plan, host, environ) if warm_start and plan.warm else protocol.WarmStart(),
     )
 
 

@@ -150,7 +150,7 @@ class LocalEngine:
             latest = await asyncio.to_thread(list, map(probe_latest, some))
             for slot_handle, standing in zip(some, latest, strict=True):
                 if standing is not None:
-                    slot_handle.begin(standing[0])
+                    slot_handle.start_incarnation(standing[0])
                     slot_handle.apply(*standing)
 
     async def close(self) -> None:
@@ -190,7 +190,7 @@ class LocalEngine:
         """Launch plans like `launch`. The plans already contain their secrets."""
         fresh = await self._documents(await self._starting(shown))
         for slot_handle, incarnation, document in fresh:
-            slot_handle.begin(incarnation, document)
+            slot_handle.start_incarnation(incarnation, document)
         self._reconciler.watch()
         async for some in in_turns(fresh, _BATCH):
             for slot_handle, _, _ in some:
@@ -218,7 +218,7 @@ class LocalEngine:
         # started.
         for slot_handle in gang:
             if slot_handle.incarnation == 0:
-                slot_handle.begin(1)
+                slot_handle.start_incarnation(1)
                 slot_handle.lose(protocol.NEVER_STARTED)
 
     async def stop_replica(
@@ -232,7 +232,7 @@ class LocalEngine:
         notice: StopNotice | None = None,
     ) -> None:
         slot_handle = self._gangs.slot_handle(job_uid, attempt, replica)
-        if incarnation > slot_handle.incarnation or slot_handle.may_begin:
+        if incarnation > slot_handle.incarnation or slot_handle.is_awaiting_start:
             # Write the mark first: a shim that is about to start takes the lock and then checks for the mark.
             with writing(f"the stop of {replica}"):
                 await asyncio.to_thread(self._layout.forbid, slot_handle.directory, incarnation)
@@ -327,7 +327,7 @@ class LocalEngine:
                 elif self._layout.is_stopped(
                     plan.job_uid, plan.attempt
                 ) or self._layout.is_forbidden(slot_handle.directory, plan.incarnation):
-                    slot_handle.begin(plan.incarnation)
+                    slot_handle.start_incarnation(plan.incarnation)
                     slot_handle.lose(protocol.NEVER_STARTED)
                 else:
                     starting.append((slot_handle, plan, masked))
@@ -353,7 +353,7 @@ class LocalEngine:
                     logs=self._streams.directory(StreamSource(*key, plan.replica)),
                 )
                 document = launch_document(
-                    plan, where, masked=masked, beginning=self._preloaders.beginning
+                    plan, where, masked=masked, warm_start=self._preloaders.warm_start
                 )
                 documents.append((slot_handle, plan.incarnation, document.to_message()))
         return documents
@@ -425,9 +425,9 @@ class Reconciler:
         """Start the timer for the pings. It runs while any slot is live."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._lease / _PINGS_PER_LEASE, self._ask)
+            self._timer = loop.call_later(self._lease / _PINGS_PER_LEASE, self._ping_all)
 
-    def _ask(self) -> None:
+    def _ping_all(self) -> None:
         self._timer = None
         live = [slot_handle for slot_handle in self._slot_handles() if slot_handle.is_live]
         if not live:
@@ -436,7 +436,7 @@ class Reconciler:
         is_unborn = False
         for slot_handle in live:
             unanswered = slot_handle.ping()
-            is_unborn |= unanswered == 1 and slot_handle.may_begin
+            is_unborn |= unanswered == 1 and slot_handle.is_awaiting_start
             if unanswered >= _PINGS_PER_LEASE:
                 self.evict(slot_handle)
         if is_unborn:
@@ -466,7 +466,7 @@ class Reconciler:
         pause = 0.001
         while slot_handle.expects(incarnation):
             try:
-                finding = await asyncio.to_thread(self._look, slot_handle, incarnation)
+                finding = await asyncio.to_thread(self._determine_state, slot_handle, incarnation)
             except OSError as error:
                 # Report the end only after it is recorded. A full disk, for example, prevents the record,
                 # which is not the shim's fault.
@@ -497,7 +497,7 @@ class Reconciler:
                     slot_handle.apply(incarnation, finding)
                     return
 
-    def _look(self, slot_handle: SlotHandle, incarnation: int) -> Finding:
+    def _determine_state(self, slot_handle: SlotHandle, incarnation: int) -> Finding:
         """Return the state of an incarnation. If the incarnation is to be evicted, first kill it and ensure
         that it never starts. Blocks."""
         slot = slot_handle.directory

@@ -113,10 +113,10 @@ class Gangs:
             if gang := self.of(job_uid, attempt):
                 self._move(job_uid, attempt, requests)
             else:
-                gang = await self._make(job_uid, attempt, requests)
+                gang = await self._create(job_uid, attempt, requests)
         return tuple(slot_handle.slot for slot_handle in gang.values())
 
-    async def _make(self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]) -> Gang:
+    async def _create(self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]) -> Gang:
         taken = (slot_handle.slot for slot_handle in self.slot_handles())
         slots = new_slots(
             self._identity,
@@ -130,7 +130,7 @@ class Gangs:
         )
         with writing(f"the slots of job {job_uid}"):
             async for some in in_turns(slots, _BATCH):
-                self._layout.make_slots(job_uid, attempt, some)
+                self._layout.create_slots(job_uid, attempt, some)
             self._layout.write(job_uid, attempt, slots)
         return self.add(job_uid, attempt, slots)
 

@@ -69,7 +69,7 @@ class Layout:
                     slots = durable.read_document(str(job / attempt / SLOTS)) or {}
                     yield key, tuple(Slot(ReplicaId.parse(name), **slots[name]) for name in slots)
 
-    def make_slots(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
+    def create_slots(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
         """Create the directories of these slots. Call this before `write` records the slots."""
         directory = self.attempt(job_uid, attempt)
         directory.mkdir(parents=True, exist_ok=True)

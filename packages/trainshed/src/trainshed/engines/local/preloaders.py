@@ -74,7 +74,7 @@ class Preloaders:
         self._idle = idle
         self._found: dict[_Key, _Preloader] = {}
 
-    def beginning(
+    def warm_start(
         self, plan: LaunchPlan, host: HostFacts, environ: Mapping[str, str]
     ) -> protocol.WarmStart:
         """Return the settings of a program's warm start, or those of a cold start if no preloader can serve
@@ -98,7 +98,7 @@ class Preloaders:
                 place, preloaded = str(self._socket(key)), preloader.modules
                 return protocol.WarmStart(place, template, preloaded)
             if preloader is None:
-                why = self._make(key)
+                why = self._start_preloader(key)
             else:
                 why = preloader.refusal or "its frameworks are still being imported"
         return protocol.WarmStart(cold_because=why)
@@ -113,7 +113,7 @@ class Preloaders:
     def _socket(self, key: _Key) -> Path:
         return self._directory / key.name
 
-    def _make(self, key: _Key) -> str:
+    def _start_preloader(self, key: _Key) -> str:
         """Start a preloader if the limit allows it. Return the reason why the current program starts cold."""
         if sum(preloader.task is not None for preloader in self._found.values()) >= _MAX_PRELOADERS:
             return f"the maximum of {_MAX_PRELOADERS} other sets of frameworks is preloaded"

@@ -187,11 +187,11 @@ class SlotHandle:
         return self.is_live and self.incarnation == incarnation
 
     @property
-    def may_begin(self) -> bool:
+    def is_awaiting_start(self) -> bool:
         """Whether the slot is live, and this service has no report that the program has started."""
         return self.is_live and not self._started
 
-    def begin(self, incarnation: int, plan: protocol.Message | None = None) -> None:
+    def start_incarnation(self, incarnation: int, plan: protocol.Message | None = None) -> None:
         """Prepare the handle for another incarnation. `plan`: its `LaunchDocument`; None = this service does
         not start it."""
         self.close()
@@ -370,11 +370,11 @@ class SlotHandle:
             data = b""
         for message in self._lines.feed(data):
             if connection is self._connection:
-                self._heard(message)
+                self._handle_message(message)
         if not data and connection is self._connection:
             self._handle_disconnection()
 
-    def _heard(self, message: protocol.Message) -> None:
+    def _handle_message(self, message: protocol.Message) -> None:
         self._heard_of = True
         match message["e"]:
             case "pong":

@@ -92,10 +92,10 @@ class Disk:
         self._is_nearly_full = False
         self._is_short = self._is_running = False
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start measuring. Called after the program's start."""
         self._is_running = True
-        self._events.after(min(_FIRST, self._every), self._go_on)
+        self._events.after(min(_FIRST, self._every), self._continue)
 
     def end(self) -> None:
         """Measure for the last time, as many files as the time limit allows. Called after the program's end,
@@ -106,14 +106,14 @@ class Disk:
             self._measure(_LAST_MOMENT)
             self._drop()
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if not self._is_running:
             return
         began, worked = time.monotonic(), time.process_time()
         self._measure(_MOMENT)
         work, waiting = time.process_time() - worked, time.monotonic() - began
         rest = max(work * _PROCESSOR_PAUSE_FACTOR, waiting * _WAIT_PAUSE_FACTOR)
-        self._events.after(rest if self._extent else max(self._every, rest), self._go_on)
+        self._events.after(rest if self._extent else max(self._every, rest), self._continue)
 
     def _measure(self, seconds: float) -> None:
         """Continue the current measurement for about `seconds`, or start one. `_extent` is the current

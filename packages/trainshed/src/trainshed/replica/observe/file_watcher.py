@@ -57,10 +57,10 @@ class FileWatcher:
         self._is_watching = False
         self._seen = (0, 0, 0)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start to call `changed` from the event loop."""
         self._is_watching = True
-        self._look()
+        self._poll()
 
     def close(self) -> None:
         self._is_watching = False
@@ -104,7 +104,7 @@ class FileWatcher:
         finally:
             os.close(workspace)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if not self._is_watching:
             return
         begin = time.process_time()
@@ -116,7 +116,7 @@ class FileWatcher:
         if seen != self._seen and self._changed():
             self._seen = seen
         taken = time.process_time() - begin
-        self._events.after(max(_POLL_INTERVAL, taken * _IDLE_FACTOR), self._look)
+        self._events.after(max(_POLL_INTERVAL, taken * _IDLE_FACTOR), self._poll)
 
 
 def _content(handle: int) -> bytes:

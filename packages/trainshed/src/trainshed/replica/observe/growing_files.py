@@ -112,7 +112,7 @@ class DiskRetries:
         self._tries.append(write)
         if begins:
             self._pause = _FIRST_PAUSE
-        self._ask()
+        self._schedule()
         if begins:
             self._changed(True)
 
@@ -120,9 +120,9 @@ class DiskRetries:
         """Schedule the next attempt again, after `Loop.clear` has removed it from the event loop."""
         self._is_asked_for = False
         if self._tries:
-            self._ask()
+            self._schedule()
 
-    def _ask(self) -> None:
+    def _schedule(self) -> None:
         if not self._is_asked_for:
             self._is_asked_for = True
             self._events.after(self._pause, self._try)
@@ -139,6 +139,6 @@ class DiskRetries:
                     self._tries.remove(write)
         if self._tries:
             self._pause = min(2 * self._pause, _MAX_PAUSE)
-            self._ask()
+            self._schedule()
         else:
             self._changed(False)

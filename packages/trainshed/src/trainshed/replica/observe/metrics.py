@@ -49,8 +49,8 @@ class Metrics:
         incarnation: int,
         events: loop.Loop,
         *,
-        say: Callable[[str], None],
-        tell: Callable[[], None],
+        log: Callable[[str], None],
+        notify: Callable[[], None],
         retries: growing_files.DiskRetries,
         mask: masking.Mask | None = None,
     ) -> None:
@@ -58,12 +58,12 @@ class Metrics:
         OSError."""
         self._incarnation = incarnation
         #: Writes a line of the service into the replica's log.
-        self._say = say
+        self._log = log
         #: Called after new measurements.
-        self._tell = tell
+        self._notify = notify
         #: Repeats writes to a full disk. Until they succeed, no further measurement is stored.
         self._retries = retries
-        self._watcher = file_watcher.FileWatcher(PROGRAM_FILE, events, self._look, mask=mask)
+        self._watcher = file_watcher.FileWatcher(PROGRAM_FILE, events, self._read_file, mask=mask)
         #: Hashes of the newest lines.
         self._seen: dict[int, bool] = {}
         #: Newest time and value of each (tag, step).
@@ -83,24 +83,24 @@ class Metrics:
                 self._taken = True
         if incarnation > 1:
             # The earlier incarnation's shim may have been killed before it stored its last measurements.
-            self._look(left_by=incarnation - 1)
+            self._read_file(left_by=incarnation - 1)
 
-    def begin(self, started: int) -> None:
+    def start(self, started: int) -> None:
         self._begun = True
         self._append({"started": started, "incarnation": self._incarnation})
         self.announce()
-        self._watcher.begin()
+        self._watcher.start()
 
     def announce(self) -> None:
         """Notify a newly connected service that measurements exist, if this incarnation has started and has
         any."""
         if self._begun and self._taken:
-            self._tell()
+            self._notify()
 
     def seal(self) -> None:
         """Store the last measurements of the ended program. Call `save` and `close` afterwards."""
         self._watcher.close()
-        self._look(last=True)
+        self._read_file(last=True)
 
     def save(self) -> bool:
         """Write and sync all measurements. Return False if the disk is full."""
@@ -109,7 +109,7 @@ class Metrics:
     def close(self) -> None:
         self._file.close()
 
-    def _look(self, *, left_by: int = 0, last: bool = False) -> bool:
+    def _read_file(self, *, left_by: int = 0, last: bool = False) -> bool:
         """Read the program's file and store new measurements. Return False if this method must be called
         again. `left_by`: the earlier incarnation that wrote the file. `last`: whether the program has ended.
         """
@@ -172,7 +172,7 @@ class Metrics:
         if values and self._file.size >= _MAX_BYTES:
             if not self._full:
                 self._full = True
-                self._say(
+                self._log(
                     "This trial has reported %d MB of measurements, the maximum. More are ignored. Report "
                     "less often, such as"
                     " once per epoch." % (_MAX_BYTES >> 20)
@@ -203,7 +203,7 @@ class Metrics:
         """Write a notice into the log, once for each subject, and limit the number of notices."""
         if subject not in self._notices and len(self._notices) < _MAX_NOTICES:
             self._notices.add(subject)
-            self._say(text)
+            self._log(text)
 
 
 PROGRAM_FILE = "output.metrics"

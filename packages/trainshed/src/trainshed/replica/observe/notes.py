@@ -23,13 +23,13 @@ class Notes:
     def __init__(
         self,
         keep: Callable[[protocol.Message], None],
-        tell: Callable[[protocol.Message], None],
+        notify: Callable[[protocol.Message], None],
         retries: growing_files.DiskRetries,
     ) -> None:
         #: Writes a note to the slot's journal.
         self._keep = keep
         #: Sends a message to all listeners.
-        self._tell = tell
+        self._notify = notify
         #: Repeats writes to a full disk.
         self._retries = retries
         self._kept = 0
@@ -50,7 +50,7 @@ class Notes:
         }
         self._notes.append(message)
         is_saved = self.save()
-        self._tell(message)  # Send the note even if it is not written yet.
+        self._notify(message)  # Send the note even if it is not written yet.
         if not is_saved:
             self._retries.wait(self.save)
 
@@ -66,4 +66,4 @@ class Notes:
 
     def announce(self) -> None:
         for note in self._notes:
-            self._tell(note)
+            self._notify(note)

@@ -40,7 +40,7 @@ class Reduction:
         plan: protocol.LaunchDocument,
         events: loop.Loop,
         *,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         notes: notes.Notes,
         mask: masking.Mask | None = None,
     ) -> None:
@@ -48,31 +48,31 @@ class Reduction:
         self._most_notes = MAX_NOTES + (plan.observation.reducers or 0)
         self._is_expected = plan.observation.reducers_expected
         #: Writes a line of the service into the replica's log.
-        self._say = say
+        self._log = log
         #: Stores notes to users.
         self._notes = notes
-        self._watcher = file_watcher.FileWatcher(PROGRAM_FILE, events, self._look, mask=mask)
+        self._watcher = file_watcher.FileWatcher(PROGRAM_FILE, events, self._read_file, mask=mask)
         self._known: set[str] = set()
         self._is_there = False
         self._owed_after = float("inf")
         # A file of an earlier incarnation must not count as a report of this one.
         self._watcher.discard()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start to store the program's reports."""
-        self._watcher.begin()
+        self._watcher.start()
         self._owed_after = time.monotonic() + _SHORT
 
     def seal(self, *, succeeded: bool) -> None:
         self._watcher.close()
-        self._look()
+        self._read_file()
         is_owed = succeeded or time.monotonic() >= self._owed_after
         if self._is_expected and is_owed and not self._is_there and not self._known:
             self._note(Note(UNUSED, WARNING, _UNUSED_TEXT))
 
     # --- the program's file ---
 
-    def _look(self) -> bool:
+    def _read_file(self) -> bool:
         """Read the program's report and store its new notes. Return False if this method must be called
         again."""
         try:
@@ -98,7 +98,7 @@ class Reduction:
             return
         self._known.add(note.name)
         # Logged as a line of JSON with a severity, like lines of a program.
-        self._say(json.dumps({"severity": note.severity, "message": _PREFIX + note.text}))
+        self._log(json.dumps({"severity": note.severity, "message": _PREFIX + note.text}))
         self._notes.add(note.name, note.severity, note.text)
 
 

@@ -265,13 +265,13 @@ class Transcript:
         self,
         log: Segments,
         events: loop.Loop,
-        tell: Callable[[int], None],
+        notify: Callable[[int], None],
         retries: growing_files.DiskRetries,
     ) -> None:
         self._log = log
         self._loop = events
         #: Called with the number of readable lines.
-        self._tell = tell
+        self._notify = notify
         #: Repeats writes to a full disk. Until they succeed, no pipe is read.
         self._retries = retries
         self._streams: dict[int, Stream] = {}
@@ -298,11 +298,11 @@ class Transcript:
     def _attend(self, handle: int) -> None:
         self._loop.add(handle, lambda: self._read(handle))
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self._log.write("b", [text])
         self._pause_on_full_disk()
 
-    def take(self, texts: list[str]) -> None:
+    def add_lines(self, texts: list[str]) -> None:
         """Write lines that did not arrive through the program's pipes as if the program had printed them.
         Call this only while no line `waits`."""
         data = "".join(text + "\n" for text in texts).encode("utf-8", "surrogatepass")
@@ -335,7 +335,7 @@ class Transcript:
         self._tells = False
         self._tell_at = time.monotonic() + _LINES_EVERY
         self._told = self._log.readable
-        self._tell(self._told)
+        self._notify(self._told)
 
     def _sync_now(self) -> None:
         self._log.sync()
@@ -356,7 +356,7 @@ class Transcript:
         """Close the log; return the number of lines and the last output (`Segments.seal`)."""
         lines, tail = self._log.seal()
         if lines != self._told:
-            self._tell(lines)
+            self._notify(lines)
         return lines, tail
 
     def _read(self, handle: int) -> None:
@@ -380,10 +380,10 @@ class Transcript:
         if self._log.waits:
             for handle in self._streams:
                 self._loop.drop(handle)
-            self._retries.wait(self._go_on)
+            self._retries.wait(self._resume)
         self._note_lines()
 
-    def _go_on(self) -> bool:
+    def _resume(self) -> bool:
         if self._log.flush():
             for handle in self._streams:
                 self._attend(handle)

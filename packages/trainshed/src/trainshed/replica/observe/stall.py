@@ -93,7 +93,7 @@ class Watchdog:
         self._shim = shim
         self._relay = relay
         self._detector = StallDetector(after, time.monotonic(), self._sample())
-        events.after(self._detector.pause, self._look)
+        events.after(self._detector.pause, self._check)
 
     def _sample(self) -> Sample:
         cpu, io_bytes = processes.resource_use(os.getpid())
@@ -105,7 +105,7 @@ class Watchdog:
             io_bytes + (processes.running_time(relay) if relay else 0),
         )
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self._shim.has_ended():
             return
         # Output waits because the disk is full, which is not the program's fault. Restart the limit.
@@ -114,13 +114,13 @@ class Watchdog:
         if self._detector.is_over(time.monotonic(), self._sample()):
             self._shim.end_stalled()
         else:
-            self._events.after(self._detector.pause, self._look)
+            self._events.after(self._detector.pause, self._check)
 
 
 class Dump:
     """Makes a replica's Python processes print their stacks, which terminates them.
 
-    `say`: writes a line of the service into the log. `done`: called when the last process has exited, or at
+    `log`: writes a line of the service into the log. `done`: called when the last process has exited, or at
     the deadline. It must kill the remaining processes. Until then, the shim must ignore the main process's
     exit.
     """
@@ -130,11 +130,11 @@ class Dump:
         shim: int,
         main: int,
         events: loop.Loop,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         done: Callable[[], None],
     ) -> None:
         self._events = events
-        self._say = say
+        self._log = log
         self._done = done
         self._deadline = time.monotonic() + _DUMP_SECONDS
         self._next_at = 0.0
@@ -147,7 +147,7 @@ class Dump:
             process for process in members if processes.has_handler(process, signal.SIGABRT)
         ]
         if not self._waiting:
-            say("No process of this replica is a Python that can print its stacks.")
+            log("No process of this replica is a Python that can print its stacks.")
         self._step()
 
     def _step(self) -> None:
@@ -167,7 +167,7 @@ class Dump:
         import resource
 
         name = processes.read("/proc/%d/comm" % process).decode("utf-8", "replace").strip()
-        self._say("Stacks of process %d (%s):" % (process, name))
+        self._log("Stacks of process %d (%s):" % (process, name))
         # Disable the core dump.
         with contextlib.suppress(OSError, ValueError):
             resource.prlimit(process, resource.RLIMIT_CORE, (0, 0))

@@ -81,7 +81,7 @@ class Usage:
         self._peak = 0
         self._seen: Entry = {}
 
-    def begin(self, started: int) -> None:
+    def start(self, started: int) -> None:
         self._begun = time.monotonic()
         observation = self._plan.observation
         try:
@@ -125,9 +125,9 @@ class Usage:
 
     def _look_after(self, taken: float) -> None:
         pause = self._first.pop(0) if self._first else self._every
-        self._events.after(max(pause, taken * _IDLE_FACTOR), self._look)
+        self._events.after(max(pause, taken * _IDLE_FACTOR), self._measure)
 
-    def _look(self) -> None:
+    def _measure(self) -> None:
         if self._file is None:
             return
         begin, now = time.process_time(), time.monotonic()
@@ -246,7 +246,7 @@ class _Memory(ctypes.Structure):
     )
 
 
-def _look(calls: Any, gpu: ctypes.c_void_p | None) -> Look:
+def _measure_gpu(calls: Any, gpu: ctypes.c_void_p | None) -> Look:
     """Measure a GPU with `calls`, the NVML library."""
     busy = used = total = heat = _UNKNOWN
     if gpu is not None:
@@ -308,7 +308,7 @@ def _observe(uuids: Sequence[str], cells: Any) -> None:
     while True:
         begin = time.monotonic()
         for number, gpu in enumerate(gpus):
-            busy, used, total, heat = _look(calls, gpu)
+            busy, used, total, heat = _measure_gpu(calls, gpu)
             # The recent load counts for the whole time since the previous measurement.
             if not math.isnan(busy):
                 before = 0.0 if math.isnan(seconds[number]) else seconds[number]

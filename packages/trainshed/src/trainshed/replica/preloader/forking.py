@@ -162,7 +162,7 @@ def _next_program(control: socket.socket, listener: socket.socket, idle: float) 
             if os.fork() == 0:
                 return caller
         except OSError as error:
-            program_start.say(caller, "cold the preloader cannot fork (%s)" % error.strerror)
+            program_start.send_line(caller, "cold the preloader cannot fork (%s)" % error.strerror)
         caller.close()
 
 

@@ -59,7 +59,7 @@ def become(caller: socket.socket, root: str) -> "Command":
     # After any failure so far, the program can still start in its own interpreter.
     except (Exception, SystemExit) as error:
         why = str(error) if isinstance(error, Cold) else "%s: %s" % (type(error).__name__, error)
-        say(caller, "cold " + why)
+        send_line(caller, "cold " + why)
         os._exit(0)
     caller.close()
     return command
@@ -70,7 +70,7 @@ class Cold(Exception):
     reason, as a clause."""
 
 
-def say(connection: socket.socket, text: str) -> None:
+def send_line(connection: socket.socket, text: str) -> None:
     try:
         connection.sendall(text.replace("\n", " ").encode("utf-8", "replace") + b"\n")
     except OSError:

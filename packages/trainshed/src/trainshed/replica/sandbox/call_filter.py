@@ -106,7 +106,7 @@ def install(*, connect: bool, set_user_id: bool = False) -> int:
         if error.errno != errno.EINVAL:
             raise
         handle = kernel.syscall(seccomp, "seccomp", _SET_MODE_FILTER, _NEW_LISTENER, described)
-    if can_take_part():
+    if can_access_processes():
         _forbid_bind()
     return handle
 
@@ -123,11 +123,11 @@ def prepare() -> None:
         for connect in (False, True):
             _code(connect, False)
             _code(connect, True)
-        can_take_part()
+        can_access_processes()
 
 
 @lru_cache(maxsize=None)
-def can_take_part() -> bool:
+def can_access_processes() -> bool:
     """Whether a process may access the memory and the file descriptors of another process of the same user. A
     supervisor needs this access. A security policy may forbid it in a way that this function does not test.
     """

@@ -116,12 +116,12 @@ def first_closed_directory(directory: str) -> "str | None":
 def outermost(directories: "list[str]") -> "list[str]":
     points: "list[str]" = []
     for path in sorted(set(directories)):
-        if not any(holds(outer, [path]) for outer in points):
+        if not any(contains_any(outer, [path]) for outer in points):
             points.append(path)
     return points
 
 
-def holds(directory: str, places: "list[str]") -> bool:
+def contains_any(directory: str, places: "list[str]") -> bool:
     """Whether at least one of the paths `places` is below `directory`."""
     return any(place.startswith(directory + "/") for place in places)
 

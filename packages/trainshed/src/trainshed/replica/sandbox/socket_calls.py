@@ -121,7 +121,7 @@ class SocketCalls:
         self._forks: set[int] = set()
         self._buffer = bytearray(_REQUEST.size)
         self._bind = call_filter.number_of(call_filter.BIND) or 0
-        self._takes_part = call_filter.can_take_part()
+        self._can_access_processes = call_filter.can_access_processes()
 
     def fileno(self) -> int:
         return self._handle
@@ -146,12 +146,12 @@ class SocketCalls:
             self._buffer
         )
         call = _Call(self._handle, question, number, process, handle)
-        made = self._make(call, pointer, length)
+        made = self._execute(call, pointer, length)
         if made != _BY_A_FORK:
             call.answer(made)
         return True
 
-    def _make(self, call: "_Call", pointer: int, length: int) -> int | None:
+    def _execute(self, call: "_Call", pointer: int, length: int) -> int | None:
         """Make the call for the process. Returns one of:
 
         - the error number of the call; 0 = success
@@ -188,7 +188,7 @@ class SocketCalls:
     def _bind_for(self, call: "_Call", address: bytes | None, length: int) -> int | None:
         # If this shim can access other processes, reject the bind of a process with unreadable memory.
         # Otherwise unreadable memory is usual, so the kernel makes the bind unchanged.
-        hidden = errno.EACCES if self._takes_part else None
+        hidden = errno.EACCES if self._can_access_processes else None
         if address is None:
             return hidden
         if len(address) < length:

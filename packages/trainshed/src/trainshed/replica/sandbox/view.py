@@ -84,7 +84,7 @@ class View:
         """Find the directories that the view must hide, without changes to the slot. Raises OSError."""
         if not self._isolation.image:
             self._mounts += self._root_mounts()
-            ways = {*self._isolation.hidden, *self._closed_ways(), *slurm_step_directories()}
+            ways = {*self._isolation.hidden, *self._closed_directories(), *slurm_step_directories()}
             self._hidden = sorted(filter(mounts.is_directory, ways))
 
     def enter(self) -> None:
@@ -158,7 +158,7 @@ class View:
         for source, target in shown:
             passed: list[str] = []
             for path, directory in later:
-                if mounts.holds(target, [path]):
+                if mounts.contains_any(target, [path]):
                     first, _, rest = path[len(target) + 1 :].partition("/")
                     source.make_mount_point(first, directory or bool(rest))
                     passed += [os.path.join(target, first)] * bool(rest)
@@ -172,14 +172,16 @@ class View:
             hosts.bind(_HOSTS)
         # Mount these last, because earlier covers (for example, a private /tmp) must not cover them. Sources
         # that contain hidden directories come first, because those directories are hidden again inside them.
-        around = [mount for mount in bound if mounts.holds(mount[1], places)]
+        around = [mount for mount in bound if mounts.contains_any(mount[1], places)]
         again = self._show_around(around, places)
         mounts.make_directory(self._files, 0o755)
         kept.show(self._files)
         self._show_mounts([mount for mount in bound if mount not in around])
         # If a visible target covers a hidden directory, the hidden directory is invisible already.
         targets = [target for _, target in shown]
-        seen = [p for p in hidden if not any(p == to or mounts.holds(to, [p]) for to in targets)]
+        seen = [
+            p for p in hidden if not any(p == to or mounts.contains_any(to, [p]) for to in targets)
+        ]
         for path in [*(target for _, target, frost in bound if frost), *in_memory]:
             kernel.make_read_only(path)
         for path in seen + again:
@@ -191,7 +193,9 @@ class View:
         """Mount sources that contain hidden directories, and hide these directories again. Return the paths
         of the hidden directories."""
         self._show_mounts(shown)
-        inside = [path for path in places if any(mounts.holds(to, [path]) for _, to, _ in shown)]
+        inside = [
+            path for path in places if any(mounts.contains_any(to, [path]) for _, to, _ in shown)
+        ]
         return list(filter(_cover, mounts.outermost(list(filter(mounts.is_directory, inside)))))
 
     def _show_mounts(self, shown: list[tuple[mounts.Source, str, bool]]) -> None:
@@ -208,7 +212,7 @@ class View:
         places = dict.fromkeys(map(os.path.realpath, dict.fromkeys(files)))
         return [(self._isolation.roots, path, True) for path in places]
 
-    def _closed_ways(self) -> list[str]:
+    def _closed_directories(self) -> list[str]:
         """Return the directories above visible paths that the program's user may not search. The caller
         covers each of them with an empty directory, and mounts only the visible paths in it again."""
         if not self._isolation.users:
@@ -281,7 +285,9 @@ class View:
         same = [target for source, target, _ in self._mounts if source == target]
         for path in sorted(self._isolation.hidden):
             place = self._place(path)
-            if any(mounts.holds(target, [path]) for target in same) and mounts.is_directory(place):
+            if any(mounts.contains_any(target, [path]) for target in same) and mounts.is_directory(
+                place
+            ):
                 _cover(place)
                 _seal(place)
         files = [] if hosts is None else [(_HOSTS, hosts)]

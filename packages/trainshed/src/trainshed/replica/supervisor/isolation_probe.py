@@ -78,7 +78,7 @@ def _try_level(level: str, slot: str, report: int) -> str:
     "" for success."""
 
     def write_file(main: program.Program) -> None:
-        main.take_rights()
+        main.switch_user()
         with open("written", "w", encoding="utf-8") as file:
             file.write("x")
         os.write(report, _WORKS.encode())

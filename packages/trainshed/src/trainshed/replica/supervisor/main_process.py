@@ -60,7 +60,7 @@ class MainProcess:
         for theirs in (control.detach(), output, errors):
             os.close(theirs)
 
-    def say(self, line: bytes) -> None:
+    def send(self, line: bytes) -> None:
         try:
             self.control.sendall(line + b"\n")
         except OSError:
@@ -70,7 +70,7 @@ class MainProcess:
         """Send an order for a program without a shim, and wait until this process has become the program.
         Return the file descriptor for its socket calls, or -1 if no calls are handled. Raises OSError."""
         for line in (order.rstrip(b"\n"), b"claimed", b"go"):
-            self.say(line)
+            self.send(line)
         lines, handles = b"", list[int]()
         while (received := unix_sockets.receive(self.control))[0]:
             lines += received[0]

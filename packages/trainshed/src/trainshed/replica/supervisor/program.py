@@ -49,14 +49,14 @@ def make_directories(files: str, path: str) -> None:
         try:
             os.mkdir(directory, 0o700)
         except FileExistsError:
-            if _is_no_directory(directory):
+            if _remove_non_directory(directory):
                 os.mkdir(directory, 0o700)
     profile = os.path.join(files, ".profile")
     with contextlib.suppress(FileExistsError), open(profile, "xb") as file:
         file.write(os.fsencode("PATH=%s\n" % shlex.quote(path)))
 
 
-def _is_no_directory(path: str) -> bool:
+def _remove_non_directory(path: str) -> bool:
     """If `path` is not a directory, remove it and return True. Otherwise return False. `path` may be a link
     of the program. This process may read all files, so following the link would give the program access to
     the link's target (path traversal)."""
@@ -78,7 +78,7 @@ def install_python(files: str, template: str) -> None:
     """Copy the template of a Python environment into the slot, unless an earlier incarnation has copied
     it."""
     target = os.path.join(files, PYTHON)
-    if not os.path.lexists(target) or _is_no_directory(target):
+    if not os.path.lexists(target) or _remove_non_directory(target):
         # Create the copy outside `files`, where the program cannot place links.
         draft = os.path.join(os.path.dirname(files), PYTHON)
         copy_tree(template, draft)
@@ -173,10 +173,10 @@ class Program:
         os.umask(0o022)
         for number in _IGNORED_OR_HANDLED:
             signal.signal(number, signal.SIG_DFL)
-        self.take_rights()
+        self.switch_user()
         self._execute()
 
-    def take_rights(self) -> None:
+    def switch_user(self) -> None:
         """Change to the program's working directory and user. Raises OSError."""
         os.chdir(self.directory)
         if self.user is not None:

@@ -192,7 +192,7 @@ def _pass_port(order: protocol.Message, connection: socket.socket, main: program
     connection's file descriptor. Raises OSError."""
     port = order["port"]
     addresses = [(socket.AF_INET, ("127.0.0.1", port)), (socket.AF_INET6, ("::1", port))]
-    main.take_rights()
+    main.switch_user()
     for family, address in addresses if isinstance(port, int) else [(socket.AF_UNIX, port)]:
         program_socket = socket.socket(family, socket.SOCK_STREAM)
         program_socket.settimeout(_CONNECT_TIMEOUT)

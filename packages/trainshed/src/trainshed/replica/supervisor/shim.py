@@ -45,7 +45,7 @@ class Shim:
     """The supervisor of one program: an event loop with one thread, in the slot's directory. It writes the
     log. The journal and the sidecars write all other files."""
 
-    # `_begin` creates both attributes before the program runs.
+    # `_prepare` creates both attributes before the program runs.
     transcript: segments.Transcript
     _sidecars: sidecars.Sidecars
 
@@ -66,7 +66,7 @@ class Shim:
         self._claim = claim
         #: Process ID of the program's main process. In a warm start, later that of a preloader's fork.
         self._main = main.process
-        self._say_to_main = main.say
+        self._send_to_main = main.send
         self._control = main.control
         #: Whether the main process still has to become the program.
         self._is_beginning = True
@@ -105,7 +105,7 @@ class Shim:
     def run(self) -> protocol.Message:
         """Supervise the incarnation until its log is sealed; return the attempt record."""
         try:
-            self._begin()
+            self._prepare()
             self._serve()
         finally:
             self._end_children()
@@ -113,17 +113,17 @@ class Shim:
             return journal.lost_record(self._failure, by_service=self._sandbox_failed)
         return self._seal()
 
-    def _begin(self) -> None:
+    def _prepare(self) -> None:
         """Prepare the log, the sidecars and the event loop while the main process builds the view."""
         plan = self._plan
         self._claim.describe(self._groups.directories())
         self._groups.create()
-        self._say_to_main(b"claimed")
+        self._send_to_main(b"claimed")
         mask = masking.Mask(tuple(plan.observation.masked)) if plan.observation.masked else None
         self.transcript = segments.Transcript(
             segments.Segments(plan.observation.logs, mask, self._work),
             self._loop,
-            tell=lambda lines: self._clients.send({"e": "lines", "n": lines}),
+            notify=lambda lines: self._clients.send({"e": "lines", "n": lines}),
             retries=self._retries,
         )
         self._sidecars = sidecars.Sidecars(
@@ -333,10 +333,10 @@ class Shim:
     def has_ended(self) -> bool:
         return self._status >= 0 and not self._has_grace
 
-    def say(self, line: str) -> None:
-        self.transcript.say(line)
+    def log(self, line: str) -> None:
+        self.transcript.log(line)
 
-    def tell(self, message: protocol.Message) -> None:
+    def notify(self, message: protocol.Message) -> None:
         self._clients.send(message)
 
     def end_stalled(self) -> None:
@@ -344,12 +344,12 @@ class Shim:
         if self._stopped:
             return  # The stop's grace time already limits the program.
         self._stalled = True
-        self.say(
+        self.log(
             "No output, no processor time and no data moved for %g seconds: the stall watchdog ends this "
             "replica." % self._plan.limits.stall_after
         )
         self._is_dumping = True
-        stall.Dump(os.getpid(), self._main, self._loop, self.say, self._end_dump)
+        stall.Dump(os.getpid(), self._main, self._loop, self.log, self._end_dump)
 
     def _end_dump(self) -> None:
         self._is_dumping = False
@@ -393,7 +393,7 @@ class Shim:
             cause = "the disk of its log is full or read-only. Free space on it, then try again"
             self._clients.answer(connection, {"e": "refused", "cause": cause})
             return
-        self.transcript.take(lines)
+        self.transcript.add_lines(lines)
         self._clients.answer(connection, {"e": "written", "n": len(lines)})
 
     def _open_shell(self, connection: socket.socket, order: protocol.Message) -> None:

@@ -95,15 +95,15 @@ class Sidecars:
                 observation.logs,
                 plan.incarnation,
                 events,
-                say=shim.say,
-                tell=lambda: shim.tell({"e": "metrics"}),
+                log=shim.log,
+                notify=lambda: shim.notify({"e": "metrics"}),
                 retries=retries,
                 mask=mask,
             )
         self._reduction: reduction_reports.Reduction | None = None
         if observation.reducers:
             self._reduction = reduction_reports.Reduction(
-                plan, events, say=shim.say, notes=notes, mask=mask
+                plan, events, log=shim.log, notes=notes, mask=mask
             )
         self._disk = disk.Disk(
             protocol.FILES,
@@ -122,12 +122,12 @@ class Sidecars:
         epoch."""
         self.memory.program_started()
         note_launch(self._plan, at, self._mask)
-        self._usage.begin(at)
-        self._disk.begin()
+        self._usage.start(at)
+        self._disk.start()
         if self._metrics is not None:
-            self._metrics.begin(at)
+            self._metrics.start(at)
         if self._reduction is not None:
-            self._reduction.begin()
+            self._reduction.start()
         if self._plan.limits.stall_after:
             stall.Watchdog(
                 self._plan.limits.stall_after,

@@ -127,7 +127,7 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
     main, warden = enclosed.main, enclosed.warden
     if not isinstance(main, OSError):
         # Send the order now: the main process starts with work that does not need the slot.
-        main.say(order)
+        main.send(order)
     slot, plan = protocol.parse_order(order)
     os.chdir(slot)
     listeners = clients.Clients(connection)

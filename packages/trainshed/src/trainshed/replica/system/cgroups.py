@@ -118,17 +118,17 @@ def _v1_base(root: str, controllers: str, name: str, path: str) -> "str | None":
     for mounted in (name, controllers):
         for inside in (path.lstrip("/"), ""):
             base = os.path.join(root, mounted, inside).rstrip("/")
-            if os.path.exists(os.path.join(base, "cgroup.procs")) and _can_make(base):
+            if os.path.exists(os.path.join(base, "cgroup.procs")) and _can_create_groups(base):
                 return base
     return None
 
 
 def _v2_base(base: str, controller: str) -> "str | None":
     enabled = _read(_subtree(base)).split()
-    return base if controller in enabled and _can_make(base) else None
+    return base if controller in enabled and _can_create_groups(base) else None
 
 
-def _can_make(base: str) -> bool:
+def _can_create_groups(base: str) -> bool:
     """Whether this process may create groups in `base` and move processes into them."""
     trial = os.path.join(base, "trainshed-probe-" + os.urandom(8).hex())
     try:

@@ -17,7 +17,9 @@ _END = "--"
 _SCHEME = "gs://"
 
 
-def wrapped(packages: "tuple[tuple[str, str], ...]", argv: "tuple[str, ...]") -> "tuple[str, ...]":
+def wrap_command(
+    packages: "tuple[tuple[str, str], ...]", argv: "tuple[str, ...]"
+) -> "tuple[str, ...]":
     """Return the command line that installs the packages in their order and then runs `argv`. `packages`: the
     URI of each package, and the first digits of its SHA-256 ("" = not pinned)."""
     import inspect
@@ -31,24 +33,24 @@ def main(words: "list[str]") -> None:
     """Run the module inside the image. `words`: URI and digest of each package, `--`, the program's
     command."""
     end = words.index(_END)
-    settle_base()
+    prepare_user_base()
     scratch = tempfile.mkdtemp(prefix="packages-")
     for number in range(0, end, 2):
         uri, digest = words[number : number + 2]
-        say("Installing the package: %s" % uri)
-        install(fetched(uri, digest, os.path.join(scratch, str(number // 2))))
+        print_line("Installing the package: %s" % uri)
+        install(fetch(uri, digest, os.path.join(scratch, str(number // 2))))
     shutil.rmtree(scratch)
     command = words[end + 1 :]
-    say("Running command: %s" % " ".join(command))
+    print_line("Running command: %s" % " ".join(command))
     os.execvp(command[0], command)
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
-def settle_base() -> None:
+def prepare_user_base() -> None:
     """Ensure that the user base for installations exists, and that PATH contains its commands."""
     home = os.path.expanduser("~")
     if not os.access(home, os.W_OK):
@@ -57,7 +59,7 @@ def settle_base() -> None:
     os.environ["PATH"] = os.environ.get("PATH", os.defpath) + os.pathsep + os.path.join(base, "bin")
 
 
-def fetched(uri: str, digest: str, directory: str) -> str:
+def fetch(uri: str, digest: str, directory: str) -> str:
     """Copy the package into `directory` and return the path of the copy. The source is its file below /gcs if
     the bucket is mounted, and otherwise the storage endpoint. Exits if the copy fails, or if its digest
     differs from `digest`."""
@@ -119,7 +121,7 @@ def install(path: str) -> None:
     environ = dict(quiet, **os.environ)
     for more in (["--upgrade", "--force-reinstall", "--no-deps", path], [path]):
         command = pip + more
-        say("Running command: %s" % " ".join(command))
+        print_line("Running command: %s" % " ".join(command))
         status = subprocess.call(command, env=environ)
         if status:
             sys.exit("Command %r returned non-zero exit status %d." % (command, status))

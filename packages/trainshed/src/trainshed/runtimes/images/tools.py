@@ -75,7 +75,7 @@ class Tools:
         tool."""
         with self._searching:
             if self.is_stale():
-                self._found, self._missing = self._look()
+                self._found, self._missing = self._find_tool()
                 self._searched = self._now()
             return self._found
 
@@ -86,7 +86,7 @@ class Tools:
             if tool is not None:
                 tool.close()
 
-    def _look(self) -> tuple[ImageTool | None, str]:
+    def _find_tool(self) -> tuple[ImageTool | None, str]:
         names = list(_PROBES) if self._wanted == AUTO else [self._wanted]
         unusable: list[str] = []
         for name in names:
