@@ -87,7 +87,7 @@ async def test_hanging_zygote_is_replaced_when_a_shim_does_not_start(
     # This happens after two thirds of a lease. A short lease could expire before a busy machine
     # starts the shim.
     for _ in range(2):
-        harness.engine._reconciler._ask()  # pyright: ignore[reportPrivateUsage]
+        harness.engine._reconciler._ping_all()  # pyright: ignore[reportPrivateUsage]
     assert (await harness.exit(uid)).exit.exit_code == 0
     assert harness.texts(uid) == ["ran"] and harness.zygote() != hung
 
@@ -178,7 +178,7 @@ async def test_launch_not_started_within_its_lease_is_reported_lost(harness: Eng
     # The shim has the order when the zygote has forked another one. The zygote is replaced after two polls.
     await until(lambda: len(shims(harness.zygote())) > spawner.POOL)
     for _ in range(4):
-        harness.engine._reconciler._ask()  # pyright: ignore[reportPrivateUsage]
+        harness.engine._reconciler._ping_all()  # pyright: ignore[reportPrivateUsage]
     assert await harness.end(uid) == ReplicaLost(
         1, PRIMARY, 1, "no shim came up for it within 300 s"
     )
