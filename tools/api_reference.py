@@ -77,7 +77,7 @@ def _sentence(text: str) -> str:
 
 def _record(record: type[Record]) -> str:
     lines = [f"\n### {record.__name__}\n", inspect.getdoc(record) or "", "\n"]
-    meanings = _meanings(record)
+    meanings = _field_comments(record)
     fields = msgspec.structs.fields(record)
     if fields:
         lines.append("\n| field | type | meaning |\n| --- | --- | --- |\n")
@@ -88,7 +88,7 @@ def _record(record: type[Record]) -> str:
     return "".join(lines)
 
 
-def _meanings(record: type[Record]) -> dict[str, str]:
+def _field_comments(record: type[Record]) -> dict[str, str]:
     """Return the comments above the fields of a record, including those of its base classes."""
     result: dict[str, str] = {}
     for base in reversed(record.__mro__):
@@ -128,10 +128,10 @@ def _type(kind: Any) -> str:
         case "Any":
             return "anything"
         case _:
-            return _either(arguments)
+            return _union_text(arguments)
 
 
-def _either(kinds: Iterable[Any]) -> str:
+def _union_text(kinds: Iterable[Any]) -> str:
     return " or ".join(_type(kind) for kind in kinds if kind is not msgspec.UnsetType)
 
 

@@ -115,8 +115,8 @@ def failure_table() -> str:
         (
             str(number),
             f"`{rule.name}`",
-            _when(rule.match),
-            _then(rule),
+            _condition_text(rule.match),
+            _effect_text(rule),
             str(rule.code or "–"),
             "–" if rule.message is Message.NONE else f"`{rule.message}`",
         )
@@ -193,7 +193,7 @@ def _with_table(page: str, name: str, table: str) -> str:
     return marks.sub(lambda _: table, (DOCS / page).read_text(), count=1)
 
 
-def _when(match: Match) -> str:
+def _condition_text(match: Match) -> str:
     causes = ", ".join(f"`{cause}`" for cause in sorted(match.causes))
     parts = [causes]
     if match.exit_codes:
@@ -207,7 +207,7 @@ def _when(match: Match) -> str:
     return "; ".join(parts)
 
 
-def _then(rule: Rule) -> str:
+def _effect_text(rule: Rule) -> str:
     steps: list[str] = []
     if rule.restarts:
         within = f" within {rule.window // _SECOND} s" if rule.window else " in each attempt"

@@ -211,7 +211,7 @@ class _Builder:
                     services[service] = self.file.service.add(name=service)
                 self.add_rpc(services[service], rpc, method)
         for schema in self.selection.details:
-            self.refer(schema)
+            self.message_type(schema)
         while self.waiting:
             schema = self.waiting.pop()
             message = self.file.message_type.add(name=self.local_name(schema))
@@ -221,14 +221,14 @@ class _Builder:
     def local_name(self, schema: str) -> str:
         return schema.removeprefix(self.selection.prefix).lstrip("_")
 
-    def use(self, known: tuple[str, str]) -> str:
+    def import_message(self, known: tuple[str, str]) -> str:
         if known[1] not in self.file.dependency:
             self.file.dependency.append(known[1])
         return f".{known[0]}"
 
-    def refer(self, schema: str) -> str:
+    def message_type(self, schema: str) -> str:
         if schema in KNOWN:
-            return self.use(KNOWN[schema])
+            return self.import_message(KNOWN[schema])
         if schema not in self.made:
             self.made.add(schema)
             self.waiting.append(schema)
@@ -248,11 +248,13 @@ class _Builder:
                 )
                 setattr(rule, method["httpMethod"].lower(), path)
                 return
-        out = service.method.add(name=rpc, output_type=self.refer(method["response"]["$ref"]))
+        out = service.method.add(
+            name=rpc, output_type=self.message_type(method["response"]["$ref"])
+        )
         http: Any = out.options.Extensions[HTTP]
         setattr(http, method["httpMethod"].lower(), path)
         if rpc in KNOWN_REQUESTS:
-            out.input_type = self.use(KNOWN_REQUESTS[rpc])
+            out.input_type = self.import_message(KNOWN_REQUESTS[rpc])
             http.body = "*" if body_schema else ""
             return
         properties: dict[str, Schema] = {name: parameters[name] for name in sorted(parameters)}
@@ -305,20 +307,20 @@ class _Builder:
     ) -> None:
         kind = (prop.get("type", ""), prop.get("format", ""))
         if "$ref" in prop:
-            out.type, out.type_name = Field.TYPE_MESSAGE, self.refer(prop["$ref"])
+            out.type, out.type_name = Field.TYPE_MESSAGE, self.message_type(prop["$ref"])
         elif kind[0] == "array":
             self.set_type(message, out, prop["items"])
             out.label = Field.LABEL_REPEATED
         elif kind[0] == "object":
             values: Schema = prop.get("additionalProperties", {"type": "any"})
             if values.get("type") == "any":
-                out.type, out.type_name = Field.TYPE_MESSAGE, self.use(STRUCT)
+                out.type, out.type_name = Field.TYPE_MESSAGE, self.import_message(STRUCT)
             else:
                 self.set_map(message, out, values)
         elif "enum" in prop:
             out.type, out.type_name = Field.TYPE_ENUM, self.add_enum(message, out, prop["enum"])
         elif kind in MESSAGES:
-            out.type, out.type_name = Field.TYPE_MESSAGE, self.use(MESSAGES[kind])
+            out.type, out.type_name = Field.TYPE_MESSAGE, self.import_message(MESSAGES[kind])
         else:
             out.type = SCALARS[kind]
 

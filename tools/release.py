@@ -82,7 +82,7 @@ def build(place: Path, *names: str) -> None:
     shutil.copyfile(_LOCK, place / "requirements.txt")
     [wheel] = place.glob("trainshed-*.whl")
     about = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
-    content = json.dumps(bill(), indent=1).encode()
+    content = json.dumps(bill_of_materials(), indent=1).encode()
     _repack(wheel, wheel, {f"{about}/sboms/sbom.cdx.json": content})
 
 
@@ -146,7 +146,7 @@ def _digest(content: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
-def bill() -> dict[str, Any]:
+def bill_of_materials() -> dict[str, Any]:
     """Return the bill of materials: each package in `requirements.txt` with its version and hashes."""
     project = tomllib.loads((ROOT / "packages/trainshed/pyproject.toml").read_text())["project"]
     components: list[dict[str, Any]] = []

@@ -33,7 +33,7 @@ def test_release_lists_its_dependencies(wheels: Path) -> None:
     """`./dev release` checks reproducibility by building twice."""
     # A wheel and a source archive of each distribution.
     assert len(release.digests(wheels)) == 2 * 2 + 1
-    by_name = {item["name"]: item for item in release.bill()["components"]}
+    by_name = {item["name"]: item for item in release.bill_of_materials()["components"]}
     assert {"click", "lightkube", "msgspec", "numpy"} <= by_name.keys()
     assert all(item["hashes"] for item in by_name.values())
 

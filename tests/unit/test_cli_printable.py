@@ -68,7 +68,7 @@ def test_continuation_lines_of_a_log_message_are_indented() -> None:
     replicas = [{"id": "r", "task": "worker", "state": "RUNNING"}]
     job = JobView.parse({"api": "vertex", "state": "RUNNING", "replicas": replicas})
     line = LogLine(replica="r", task="worker", severity="INFO", message="a\nservice  Job completed")
-    shown = click.unstyle(LineTexts(job).of([line])[0]).splitlines()
+    shown = click.unstyle(LineTexts(job).format([line])[0]).splitlines()
     assert shown == ["worker  a", "        service  Job completed"]
 
 

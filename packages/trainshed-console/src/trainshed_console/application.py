@@ -123,7 +123,7 @@ class ConsoleApplication:
             )
         changes = call.method not in ("GET", "HEAD")
         if not changes and (address := self._safer_address(call)) is not None:
-            return self._add_security_headers(_see(address))
+            return self._add_security_headers(_redirect(address))
         if changes and not self._is_of_this_page(call):
             raise CallRejected(
                 StatusCode.PERMISSION_DENIED,
@@ -147,7 +147,9 @@ class ConsoleApplication:
                 )
             if call.method == "GET" and "text/html" in call.headers.get("accept", ""):
                 target = call.path + (f"?{call.raw_query}" if call.raw_query else "")
-                return self._add_security_headers(_see(f"/login?next={quote(target, safe='')}"))
+                return self._add_security_headers(
+                    _redirect(f"/login?next={quote(target, safe='')}")
+                )
             raise CallRejected(StatusCode.UNAUTHENTICATED, "Sign in first.")
         if call.method == "POST" and call.path == "/logout":
             return await self._log_out(call, principal)
@@ -284,7 +286,7 @@ class ConsoleApplication:
         if call.method != "POST" or not self._is_ours(referer, call):
             return None
         came = urlsplit(referer)
-        return _local(came.path + (f"?{came.query}" if came.query else ""))
+        return _local_path(came.path + (f"?{came.query}" if came.query else ""))
 
     async def _show_login(self, call: Request) -> Response:
         """Return the sign-in page.
@@ -309,7 +311,7 @@ class ConsoleApplication:
         """`GET /login/with?issuer=NAME&next=N&mark=M`: redirect the browser to an issuer."""
         name, following, mark = (call.query.get(key, "") for key in ("issuer", "next", "mark"))
         return self._add_security_headers(
-            _see(await self._signing_in.start(name, _local(following), mark))
+            _redirect(await self._signing_in.start(name, _local_path(following), mark))
         )
 
     async def _from_issuer(self, call: Request) -> Response:
@@ -322,7 +324,7 @@ class ConsoleApplication:
         sign_in = await self._signing_in.finish(state, call.query["code"], sender, call.path)
         code = self._sessions.link_code(sign_in.shown)
         query = urlencode({"code": code, "next": sign_in.following, "mark": sign_in.mark})
-        return self._add_security_headers(_see(f"/login?{query}"))
+        return self._add_security_headers(_redirect(f"/login?{query}"))
 
     async def _log_in(self, call: Request) -> Response:
         """Return the session for a token or the code of a link, as JSON for the script of the sign-in page.
@@ -333,7 +335,7 @@ class ConsoleApplication:
                 "Signing in requires JavaScript. Enable JavaScript for this page, and reload it.",
             )
         form = await _form(call, _MAX_SIGN_IN_BYTES)
-        before, following = self._visitor(call), _local(form.get("next", ""))
+        before, following = self._visitor(call), _local_path(form.get("next", ""))
         code = form.get("code", "")
         try:
             if code:
@@ -364,7 +366,7 @@ class ConsoleApplication:
                     raise
         await self._sessions.end(principal, everywhere=everywhere)
         return self._add_security_headers(
-            _see(f"/login?out={'everywhere' if everywhere else 'here'}")
+            _redirect(f"/login?out={'everywhere' if everywhere else 'here'}")
         )
 
     async def _signed_in(self, call: Request) -> Response:
@@ -493,14 +495,14 @@ async def _form(call: Request, most: int) -> dict[str, str]:
         ) from None
 
 
-def _local(following: str) -> str:
+def _local_path(following: str) -> str:
     """Return `following` encoded for a Location header. If it is not a path of this host, return the path of
     the overview. Browsers treat `//elsewhere.example` as another host (open redirect)."""
     is_here = following.startswith("/") and following[1:2] not in ("/", "\\")
     return quote(following if is_here else "/overview", safe="/?&=%:+-._~")
 
 
-def _see(address: str) -> Response:
+def _redirect(address: str) -> Response:
     return Response(b"", 303, [(b"location", address.encode()), (b"content-length", b"0"), _FRESH])
 
 

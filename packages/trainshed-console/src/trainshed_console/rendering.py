@@ -50,7 +50,7 @@ class Asset(Struct, frozen=True):
 
 
 @cache
-def _all() -> dict[str, Asset]:
+def _assets() -> dict[str, Asset]:
     """Return the static files by name, such as `vendor/htmx.min.js`."""
     files: dict[str, Asset] = {}
     for folder in ("", "vendor"):
@@ -70,12 +70,12 @@ def _all() -> dict[str, Asset]:
 
 @cache
 def _by_address() -> dict[str, Asset]:
-    return {asset.address: asset for asset in _all().values()}
+    return {asset.address: asset for asset in _assets().values()}
 
 
 def address_of(name: str) -> str:
     """Return the URL path of a static file. Raises KeyError for an unknown name."""
-    return _all()[name].address
+    return _assets()[name].address
 
 
 @cache
@@ -350,12 +350,12 @@ def pieces(text: str) -> list[tuple[str, str]]:
         return []
     classes, spans = frozenset[str](), [(parts[0], "")]
     for codes, stretch in zip(parts[1::2], parts[2::2], strict=True):
-        classes = _after(classes, codes)
+        classes = _apply_codes(classes, codes)
         spans.append((stretch, " ".join(sorted(classes))))
     return [piece for piece in spans if piece[0]]
 
 
-def _after(classes: frozenset[str], codes: str) -> frozenset[str]:
+def _apply_codes(classes: frozenset[str], codes: str) -> frozenset[str]:
     numbers = iter(int(code[:4] or 0) for code in codes.replace(":", ";").split(";"))
     for number in numbers:
         if number == 0:

@@ -93,7 +93,7 @@ class Sessions:
 
     async def by_token(self, token: str) -> str:
         """Sign in with a token, and return the session password. Raises Unauthenticated, Unavailable."""
-        return await self._begin(await self.credential_of(token), "token")
+        return await self._start_session(await self.credential_of(token), "token")
 
     async def credential_of(self, token: str) -> Credential:
         """Return the credential that a user's token represents. Raises Unauthenticated, Unavailable."""
@@ -117,7 +117,7 @@ class Sessions:
         row = self._links.pop(digest_of(code), None)
         if row is None or row.expires <= self._now():
             raise Unauthenticated(_VOID_LINK)
-        return await self._begin(row.shown, "link")
+        return await self._start_session(row.shown, "link")
 
     def offer(self, token: str, challenge: str) -> str:
         """Return a single-use code. The command line with this challenge can exchange the code for the
@@ -159,7 +159,7 @@ class Sessions:
         self._authority.on_change()
         await self._write()
 
-    async def _begin(self, shown: Credential, by: str) -> str:
+    async def _start_session(self, shown: Credential, by: str) -> str:
         if (holder := self._known(shown)) is None:
             raise Unauthenticated(_VOID_LINK)
         value = secrets.token_urlsafe(32)

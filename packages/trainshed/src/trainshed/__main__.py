@@ -15,7 +15,7 @@ _COMMANDS = (
     ("up", "trainshed.serve.up", "Start the service."),
     ("runtimes", "trainshed.serve.runtimes", "List, build and clear cached runtimes."),
     ("doctor", "trainshed.serve.doctor", "Check what a service can do on this machine."),
-    ("backup", "trainshed.serve.backup.take", "Back up a data directory while jobs run."),
+    ("backup", "trainshed.serve.backup.create", "Back up a data directory while jobs run."),
     ("restore", "trainshed.serve.backup.restore", "Restore a backup into an empty data directory."),
 )
 """Rows as in `cli.commands`. A module is imported when its command is used, because the imports take longer

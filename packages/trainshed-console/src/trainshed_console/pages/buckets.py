@@ -101,14 +101,14 @@ async def _ask(visit: Visit, path: str) -> Any:
             )  # Never report a disconnected client, because the caller needs the response.
         return message
 
-    async def take(message: Any) -> None:
+    async def collect_response(message: Any) -> None:
         nonlocal status
         status = message.get("status", status)
         if len(body) <= _MAX_ANSWER_BYTES:
             body.extend(message.get("body", b""))
 
     try:
-        await _send(visit, path, receive, take)
+        await _send(visit, path, receive, collect_response)
     except NoResponse as died:
         raise CallRejected(StatusCode.UNAVAILABLE, str(died)) from None
     if len(body) > _MAX_ANSWER_BYTES:

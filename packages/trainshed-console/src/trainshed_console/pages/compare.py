@@ -78,16 +78,16 @@ async def table(visit: Visit) -> Response:
     columns = [(group, name) for group in jobs[0].facts for name, _, _ in rows(jobs, group)]
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(_safe(("job", "name", *(name for _, name in columns))))
+    writer.writerow(_escape_formulas(("job", "name", *(name for _, name in columns))))
     for job in jobs:
         facts = (job.text(group, name) for group, name in columns)
-        writer.writerow(_safe((job.job.name, job.job.display_name, *facts)))
+        writer.writerow(_escape_formulas((job.job.name, job.job.display_name, *facts)))
     more = [(b"content-disposition", b'attachment; filename="jobs.csv"')]
     content = text.getvalue().encode("utf-8", "replace")
     return sized_response(content, b"text/csv; charset=utf-8", more=more)
 
 
-def _safe(cells: Sequence[str]) -> list[str]:
+def _escape_formulas(cells: Sequence[str]) -> list[str]:
     """Return texts that spreadsheet programs do not interpret as formulas (CSV injection)."""
     risky = tuple("=+-@\t\r")
     return [
@@ -108,10 +108,10 @@ async def _comparisons(visit: Visit) -> list[Compared]:
         for name, job in zip(names, descriptions, strict=True)
     ]
     pairs = zip(descriptions, titles, strict=True)
-    return list(await asyncio.gather(*(_look(visit, job, title) for job, title in pairs)))
+    return list(await asyncio.gather(*(_load_job(visit, job, title) for job, title in pairs)))
 
 
-async def _look(visit: Visit, job: JobDescription, title: str) -> Compared:
+async def _load_job(visit: Visit, job: JobDescription, title: str) -> Compared:
     # Each trial of a tuning job has its own curves.
     curves: dict[str, JobCurve] = {}
     if job.tuning is UNSET:

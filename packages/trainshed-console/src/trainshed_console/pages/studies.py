@@ -26,7 +26,7 @@ async def studies(visit: Visit) -> View:
         "studies",
         ("Study", "State", "Searches", "Created"),
         "No studies yet. The page of a tuning job shows its trials.",
-        lambda study: (study.get("state", ""), _aims(study)),
+        lambda study: (study.get("state", ""), _objectives_text(study)),
     )
 
 
@@ -50,7 +50,7 @@ async def study(visit: Visit) -> View:
         {
             "study": listed,
             "id": id_of(listed["name"]),
-            "aims": _aims(listed),
+            "aims": _objectives_text(listed),
             "counts": counts,
             "parameters": [
                 (parameter["parameterId"], _range(parameter)) for parameter in spec["parameters"]
@@ -142,7 +142,7 @@ def _metric_values(measurement: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _aims(public: Any) -> str:
+def _objectives_text(public: Any) -> str:
     return ", ".join(
         f"{metric.get('goal', 'MAXIMIZE').lower()} {metric.get('metricId', '')}"
         for metric in public.get("studySpec", {}).get("metrics", ())

@@ -144,7 +144,7 @@ async def _render(
         except CallRejected as refusal:
             refused = refusal
     if refused is not None:
-        _note(draft, refused, has_fields="machines" in values)
+        _add_violations(draft, refused, has_fields="machines" in values)
         plan = None
     snippets: list[tuple[str, str]] = []  # (name, text) of each command for other clients.
     if draft.body and plan and not is_pipeline(draft.body) and _is_canonical(draft.body):
@@ -159,7 +159,7 @@ async def _render(
     return View("New job", template, shown, place="submit", status=status)
 
 
-def _note(draft: Draft, refused: CallRejected, *, has_fields: bool) -> None:
+def _add_violations(draft: Draft, refused: CallRejected, *, has_fields: bool) -> None:
     """Add each violation in an error as a fault of its form field."""
     if not refused.violations:
         draft.fault("", str(refused))

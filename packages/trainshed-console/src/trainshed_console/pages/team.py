@@ -28,9 +28,9 @@ async def page(visit: Visit, made: IssuedToken | None = None) -> View:
         "made": made,
         "roles": tuple(ROLES),
         "usage": await visit.get_if_allowed(
-            UsageReport, "usage", project=visit.project, by=_by(visit)
+            UsageReport, "usage", project=visit.project, by=_usage_grouping(visit)
         ),
-        "by": _by(visit),
+        "by": _usage_grouping(visit),
         "ways": _WAYS,
     }
     return View("Team", "team.html", values, place="team")
@@ -70,7 +70,7 @@ async def audit(visit: Visit) -> View:
     return View("Audit", "audit.html", {"page": page, "following": following}, place="team")
 
 
-def _by(visit: Visit) -> str:
+def _usage_grouping(visit: Visit) -> str:
     by = visit.query("by")
     return by if by in dict(_WAYS) else "user"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from trainshed.cli.environment import setting, variables
+from trainshed.cli.environment import setting_lines, variables
 from trainshed.cli.processes import own_service
 
 
@@ -58,7 +58,7 @@ def command(
                     f"{program[0]} cannot be started: {failure.strerror}."
                 ) from None
             raise SystemExit(ended.returncode if ended.returncode >= 0 else 128 - ended.returncode)
-        click.echo("\n".join(setting(values)))
+        click.echo("\n".join(setting_lines(values)))
         # Close the output, so that `$(trainshed emulate &)` does not wait for more of it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         with contextlib.suppress(KeyboardInterrupt):

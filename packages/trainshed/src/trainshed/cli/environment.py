@@ -121,7 +121,7 @@ def variables(endpoint: Endpoint) -> dict[str, str | None]:
     }
 
 
-def setting(values: Mapping[str, str | None]) -> Iterator[str]:
+def setting_lines(values: Mapping[str, str | None]) -> Iterator[str]:
     """Yield one line per variable that sets the variable in a shell. Variables without a value are
     omitted."""
     for name, value in values.items():
@@ -172,7 +172,7 @@ def command(
     if form == "json":
         print_data({name: value for name, value in values.items() if value})
         return
-    click.echo("\n".join(setting(values)))
+    click.echo("\n".join(setting_lines(values)))
     sdk = _SDK_BY_GRPC if endpoint.grpc_tls else ""
     click.echo(_NOTES.format(sdk=sdk), nl=False)
 

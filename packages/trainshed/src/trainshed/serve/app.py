@@ -298,7 +298,7 @@ def _build_controller(
             advisor=basics.advisor,
             reported_measurements=partial(read_metrics, engine.streams),
             last_written=stores.buckets.last_written,
-            printed_lines=partial(_printed, stores.logs),
+            printed_lines=partial(_read_printed_lines, stores.logs),
             logged_points=curves.read_points,
             now=now,
             new_uid=basics.new_uid,
@@ -416,6 +416,6 @@ def _build_engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
         raise SettingsError(f"The engine {settings.engine!r} cannot be built: {failure}") from None
 
 
-async def _printed(logs: LogReader, job: Job) -> Sequence[tuple[Nanos, str]]:
+async def _read_printed_lines(logs: LogReader, job: Job) -> Sequence[tuple[Nanos, str]]:
     source = StreamSource(job.uid, job.attempt, job.spec.primary)
     return (await logs.sample(source, 0, 1 << 20)).lines

@@ -127,7 +127,7 @@ def _files_of(chain: Path) -> Certificates:
     return Certificates(chain, chain.with_suffix(".key"), ca, roots)
 
 
-def _note(files: Certificates) -> Path:
+def _note_file(files: Certificates) -> Path:
     return files.chain.with_suffix(".json")
 
 
@@ -135,7 +135,7 @@ def _is_valid(files: Certificates, names: tuple[str, ...], now: float) -> bool:
     """Return whether the existing files are valid for these names, and for long enough. Reads the JSON file
     next to them, because reading a certificate requires a library."""
     try:
-        note: dict[str, Any] = json.loads(_note(files).read_text())
+        note: dict[str, Any] = json.loads(_note_file(files).read_text())
         ends = min(float(note["ends"]), float(note["authority_ends"]))
         if note["names"] != list(names) or ends - now < RENEW_DAYS * _DAY:
             return False
@@ -227,7 +227,7 @@ def _create(files: Certificates, names: tuple[str, ...], now: float) -> None:
         "authority_ends": authority.ends,
         "ca": ca.read_text(),
     }
-    durable.write(str(_note(files)), json.dumps(note))
+    durable.write(str(_note_file(files)), json.dumps(note))
 
 
 def interception_files(data: Path) -> Interception:

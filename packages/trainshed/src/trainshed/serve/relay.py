@@ -70,7 +70,8 @@ class Relay:
                 answers, server = await self._connect(writer.get_extra_info("peername"))
                 server.write(preface)
                 await first_of(
-                    _pass(reader, server, calls.requests), _pass(answers, writer, calls.answers)
+                    _forward_bytes(reader, server, calls.requests),
+                    _forward_bytes(answers, writer, calls.answers),
                 )
                 server.close()
         del self._open[calls]
@@ -92,7 +93,7 @@ class Relay:
             raise
 
 
-async def _pass(reader: StreamReader, writer: StreamWriter, frames: "_Frames") -> None:
+async def _forward_bytes(reader: StreamReader, writer: StreamWriter, frames: "_Frames") -> None:
     with contextlib.suppress(OSError):  # One side has closed its connection.
         while data := await reader.read(_READ):
             writer.write(frames.forward(data))

@@ -78,7 +78,7 @@ def build(
     environment of jobs without an image."""
     from trainshed.runtimes.shelf import settle
 
-    def say(line: str) -> None:
+    def echo_line(line: str) -> None:
         # A line of the build's output. It may contain text of users' setup scripts.
         click.echo(keep_colours(line))
 
@@ -86,7 +86,7 @@ def build(
     for wanted in families or ("",):
         family, _, version = wanted.partition("=")
         offer = _with_build_errors(
-            partial(inventory.build, family or None, say, version or None, python or None)
+            partial(inventory.build, family or None, echo_line, version or None, python or None)
         )
         name = f"{offer.family} {offer.version}".strip()
         settle()
@@ -132,7 +132,7 @@ def gc(
         why = "" if removed else piece.why or "it is in use again"
         because = f"  ({why})" if why else ""
         click.echo(
-            f"{outcome}  {piece.kind} {piece.name}  {_size(piece.bytes)}, {_ago(piece.used)}{because}"
+            f"{outcome}  {piece.kind} {piece.name}  {_size(piece.bytes)}, {_age_text(piece.used)}{because}"
         )
     word = "would be removed" if dry_run else "removed"
     click.echo(f"{count} {word}, {_size(gone)}; cache {root}.")
@@ -178,7 +178,7 @@ def _table(offers: "list[InventoryEntry]") -> list[str]:
         Field("PYTHON", "python"),
         Field("STATE", None, state),
         Field("SIZE", None, if_built(lambda offer: _size(offer.bytes)), right=True),
-        Field("LAST USED", None, if_built(lambda offer: _ago(offer.used))),
+        Field("LAST USED", None, if_built(lambda offer: _age_text(offer.used))),
     )
     return table_of(fields, offers)
 
@@ -187,5 +187,5 @@ def _size(size: int) -> str:
     return gibibytes(size) if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
-def _ago(used: int) -> str:
+def _age_text(used: int) -> str:
     return f"{duration(clock.now() - used)} ago"

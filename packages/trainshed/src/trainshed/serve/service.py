@@ -158,7 +158,7 @@ class Service:
             (self._bootstrap.settings.data / SERVICE_FILE).unlink()
         if live := self._app.controller.running_jobs():
             many = len(live) > 1
-            say(
+            print_line(
                 f"{len(live)} {'jobs continue' if many else 'job continues'}. The next `trainshed up` on "
                 f"this data directory adopts {'them' if many else 'it'}."
             )
@@ -295,7 +295,7 @@ class Service:
                 # since.
                 while live := await self._bootstrap.store.ledger.load_live():
                     if fresh := [work.job for work in live if work.job.uid not in cancelled]:
-                        say(f"Stopping {counted(len(fresh), 'job')} ...")
+                        print_line(f"Stopping {counted(len(fresh), 'job')} ...")
                     for job in fresh:
                         cancelled.add(job.uid)
                         # Ignore errors: a job that has just finished cannot be cancelled.
@@ -304,7 +304,7 @@ class Service:
                         self._app.controller.wake(job.uid)
                     await self._until_over(live[0].job.uid)
         except TimeoutError:
-            say("Some jobs did not stop in time. The next start stops them.")
+            print_line("Some jobs did not stop in time. The next start stops them.")
 
     async def _until_over(self, uid: JobUid) -> None:
         while True:
@@ -344,6 +344,6 @@ def _context_of_grpc(shown: Certificates) -> ssl.SSLContext:
     return context
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()

@@ -250,35 +250,35 @@ def _print_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
     from trainshed.cli.connection import data_option, known_login
     from trainshed.cli.text.moments import counted
     from trainshed.cli.text.tables import first_few
-    from trainshed.serve.service import say
+    from trainshed.serve.service import print_line
 
     option = data_option(settings.data)
     pages = "".join(f"Open it in a browser: {link}\n" for link in document["links"])
     if document["has_pages"] and not pages:
         pages = f"To open it in a browser, print a link: trainshed console{option}\n"
-    say(
+    print_line(
         f"Trainshed serves {document['rest']} (process {os.getpid()}, data in "
         f'{settings.data}).\n{pages}Point clients at it:    eval "$(trainshed env{option})"\nStop it and '
         f"its jobs:   trainshed down{option}"
     )
     if not settings.port:
         port = document["rest"].rpartition(":")[2]
-        say(
+        print_line(
             f"The next start chooses another port. To keep this one: trainshed up{option} --port {port}"
         )
     if login := known_login():
-        say(
+        print_line(
             f"You are signed in at {login['url']}, which your commands use. To sign out: trainshed login "
             "--forget"
         )
     if taken_over := document["taken_over"]:
         names = first_few(taken_over, _MAX_LISTED)
-        say(f"Adopted {counted(len(taken_over), 'job')} ({names}).")
+        print_line(f"Adopted {counted(len(taken_over), 'job')} ({names}).")
     if is_loopback(settings.host):
         return
-    say(f"Add a user: trainshed tokens create EMAIL --role roles/aiplatform.user{option}")
+    print_line(f"Add a user: trainshed tokens create EMAIL --role roles/aiplatform.user{option}")
     if not speaks_tls(settings):
-        say(
+        print_line(
             f"NOTE: without TLS, tokens and the input of shells reach {settings.host} unencrypted. Use a "
             "proxy with TLS, or the option --tls."
         )

@@ -101,7 +101,7 @@ def _watch(client: Client, job: JobView, drill: Drill, *, is_data: bool) -> Resu
     nothing = ResumeFinding(drill=drill, why="the service has not started it yet")
     while True:
         is_over = JobView.parse(client.get(job_path(job.uid))).state.is_final
-        for entry in entries.fresh():
+        for entry in entries.read_new():
             if parse_moment(entry.at) >= ordered:
                 click.echo(timeline_line(entry), err=is_data)
         report = read(client.get(job_path(job.uid, "/resumeReport")), ResumeReport)

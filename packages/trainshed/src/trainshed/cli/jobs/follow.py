@@ -84,7 +84,7 @@ class Lines:
         self._last: dict[str, tuple[int, int]] = {}
         self._began = ""
 
-    def fresh(self) -> Iterator[Sequence[Line]]:
+    def read_new(self) -> Iterator[Sequence[Line]]:
         """Yield lines that were not yielded before, as they arrive. Raises RequestError, Unreachable."""
         query = self._first
         if self._last:
@@ -120,7 +120,7 @@ class Entries:
         self._path = job_path(uid, "/timeline")
         self._count = 0
 
-    def fresh(self) -> list[TimelineEntry]:
+    def read_new(self) -> list[TimelineEntry]:
         """Return the new entries, or [] if the job was deleted. Raises RequestError, Unreachable."""
         try:
             answer = self._client.get(self._path, skip=self._count or None)
@@ -156,14 +156,16 @@ def follow(client: Client, uid: str, again: str, lines: Lines | None = None) -> 
                 # a finished job.
                 for description in news.values(block):
                     job = JobView.parse(description)
-                for entry in own.fresh():
+                for entry in own.read_new():
                     if lines is None or entry.kind not in _KINDS_IN_LOG:
                         yield entry
                 if job.child and job.child.tuning:
                     # A pipeline's own timeline has no entries about the trials of its tuning job.
                     below = below or Entries(client, job.child.uid)
-                    yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
-                yield from lines.fresh() if lines is not None else ()
+                    yield from (
+                        entry for entry in below.read_new() if entry.kind.startswith("trial_")
+                    )
+                yield from lines.read_new() if lines is not None else ()
                 # A service whose streams break off immediately does not count as available.
                 if time.monotonic() > began + 1:
                     waiter.since = None

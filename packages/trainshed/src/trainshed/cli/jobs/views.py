@@ -101,7 +101,7 @@ class LineTexts:
         self._timestamps = timestamps
         self._width = max((len(replica.task) for replica in job.program.replicas or ()), default=0)
 
-    def of(self, lines: Iterable[Line]) -> list[str]:
+    def format(self, lines: Iterable[Line]) -> list[str]:
         """Return the text of each line, with its line end."""
         texts: list[str] = []
         for (task, replica), own in groupby(lines, attrgetter("task", "replica")):

@@ -47,7 +47,7 @@ def command(now: Callable[[], Nanos], endpoint: Endpoint, job: str, form: str) -
         return
     over = submitted
     with _handle_interrupt(submitted):
-        for update in follow(client, submitted.uid, _again(submitted)):
+        for update in follow(client, submitted.uid, _resume_command(submitted)):
             if isinstance(update, JobView):
                 over = update
                 print_data(to_builtins(update), stream=True)
@@ -79,7 +79,7 @@ def follow_to_end(
     # The log lines of hundreds of trials would be unreadable.
     log = Lines(client, job.uid) if lines and not job.program.tuning else None
     with _handle_interrupt(job) if job_continues else contextlib.nullcontext():
-        for update in follow(client, job.uid, _again(job), log):
+        for update in follow(client, job.uid, _resume_command(job), log):
             match update:
                 case JobView():
                     job = update
@@ -91,9 +91,9 @@ def follow_to_end(
                         for line in update
                         if not (line.replica == SERVICE_TASK and line.message in left_out)
                     ]
-                    click.echo("".join(LineTexts(job).of(fresh)), nl=False)
+                    click.echo("".join(LineTexts(job).format(fresh)), nl=False)
     succeeded = job.state is JobState.SUCCEEDED
-    for line in [*ending(job, now()), *(results if succeeded else ())]:
+    for line in [*end_lines(job, now()), *(results if succeeded else ())]:
         click.echo(line)
     if not succeeded:
         raise SystemExit(1)
@@ -113,11 +113,11 @@ def _handle_interrupt(job: JobView) -> Generator[None]:
         raise SystemExit(130) from None
 
 
-def _again(job: JobView) -> str:
+def _resume_command(job: JobView) -> str:
     return f"trainshed jobs watch {job.job_id}"
 
 
-def ending(over: JobView, now: Nanos) -> list[str]:
+def end_lines(over: JobView, now: Nanos) -> list[str]:
     """Return the lines about the end of a job: state and duration, best trial, model and error."""
     state = click.style(over.state.value, fg=state_colour(over.state), bold=True)
     lines = [f"{state} after {text}" if (text := over.running_time(now)) else state]
@@ -163,11 +163,11 @@ def logs(endpoint: Endpoint, *, job: str, follows: bool, form: str, **options: A
     log = Lines(client, writer, **which)
     again = f"trainshed jobs logs -f {view.job_id}"
     try:
-        for lines in follow(client, writer, again, log) if follows else log.fresh():
+        for lines in follow(client, writer, again, log) if follows else log.read_new():
             if isinstance(lines, JobView | TimelineEntry):
                 continue
             if form == "text":
-                click.echo("".join(texts.of(lines)), nl=False)
+                click.echo("".join(texts.format(lines)), nl=False)
                 continue
             for line in lines:
                 print_data(to_builtins(line), stream=True)

@@ -74,7 +74,7 @@ class Backup:
         self._left_out: list[str] = []
         self._objects = 0
 
-    def take(self, now: Nanos, config: Path | None) -> Contents:
+    def write(self, now: Nanos, config: Path | None) -> Contents:
         """Write the whole backup, the manifest last. Blocks during the copy.
 
         `now`: the current time in nanoseconds since the epoch. `config`: a file of settings to include.
@@ -332,7 +332,7 @@ def command(*, target: str, data: Path | None, config: Path | None, url: str | N
         shutil.rmtree(left, ignore_errors=True)
     try:
         with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=place) as temporary:
-            contents = Backup(place, into, Path(temporary)).take(clock.now(), config)
+            contents = Backup(place, into, Path(temporary)).write(clock.now(), config)
     except BaseException as failure:
         for path in into.iterdir():
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
