@@ -138,9 +138,9 @@ class FakeTensorBoards:
         return any(directory.uri in self.written for directory in directories)
 
     async def open(
-        self, name: str, directories: Sequence[LogDirectory], say: Callable[[str], None]
+        self, name: str, directories: Sequence[LogDirectory], report: Callable[[str], None]
     ) -> None:
-        say("Starting.")
+        report("Starting.")
 
     async def forward(
         self, name: str, directories: Sequence[LogDirectory], request: Request, lapse: Lapse
