@@ -66,7 +66,8 @@ def new_key() -> tuple[str, str]:
 
 
 def mint(secret: bytes, bearer: Bearer, now: int, lifetime: int = LIFETIME) -> str:
-    """Return an access token. `secret`: the service's signing key; `now`: seconds since the epoch."""
+    """Return a signed access token with the identity of `bearer`. `secret`: the service's signing key. `now`:
+    seconds since the epoch."""
     from joserfc import jwt
     from joserfc.jwk import OctKey
 
@@ -83,8 +84,8 @@ def mint(secret: bytes, bearer: Bearer, now: int, lifetime: int = LIFETIME) -> s
 
 
 def read(token: str, secret: bytes, book: AccessBook, now: int, hosts: Hosts) -> Bearer:
-    """Return the bearer of a token for one of `hosts`. The signature must be from the service or from an
-    account's key. Raises Unauthenticated with the reason."""
+    """Return the bearer (the identity) in a token for one of `hosts`. The signature must be from the service
+    or from an account's key. Raises Unauthenticated, with the reason, if the token is not valid."""
     header = _header(token)
     if header.get("alg") != "HS256":
         return _self_signed(token, header, book, now, hosts)
@@ -95,7 +96,8 @@ def read(token: str, secret: bytes, book: AccessBook, now: int, hosts: Hosts) ->
 
 
 def read_assertion(assertion: str, book: AccessBook, now: int, hosts: Hosts) -> Bearer:
-    """Return the bearer for the account that signed an RFC 7523 assertion. Raises Unauthenticated."""
+    """Return the identity of the account that signed an RFC 7523 assertion. Raises Unauthenticated if the
+    assertion or the account is not valid."""
     bearer = _self_signed(assertion, _header(assertion), book, now, hosts)
     check(bearer, book)
     return bearer
@@ -235,7 +237,7 @@ def _claims(token: str, key: bytes, algorithm: str) -> Mapping[str, Any]:
 
 
 def _header(token: str) -> Mapping[str, Any]:
-    """Return the unverified header of a token. Raises Unauthenticated."""
+    """Return the unverified header of a token. Raises Unauthenticated if it is not a JSON Web Token."""
     from joserfc import jws
 
     try:

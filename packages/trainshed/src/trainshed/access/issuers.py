@@ -155,7 +155,8 @@ def verify(
 
 
 def user_of(claims: Mapping[str, Any], issuer: Issuer) -> Bearer:
-    """Return a bearer with the address and groups in these claims of a user. Raises Unauthenticated."""
+    """Return the identity of a user, with the address and the groups in these claims. Raises Unauthenticated
+    if the address is not verified or not accepted."""
     groups = {
         name for name in _texts(claims.get(issuer.groups_claim)) if not member_fault(GROUP + name)
     }
@@ -185,8 +186,8 @@ def bearer_of_id_token(token: str, keys: "KeySet", issuer: Issuer, now: int) -> 
 
 
 def bearer_of_access_token(answer: Mapping[str, Any], issuer: Issuer, now: int) -> Bearer:
-    """Return the bearer of an access token, whose description the issuer has returned. Raises
-    Unauthenticated."""
+    """Return the identity in an access token. `answer`: the issuer's description of the token. Raises
+    Unauthenticated if this service does not accept the token."""
     clients = {str(answer[name]) for name in ("aud", "azp") if name in answer}
     known = set(filter(None, (issuer.client_id, *issuer.audiences)))
     if not clients or not clients <= known:

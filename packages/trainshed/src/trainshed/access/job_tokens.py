@@ -67,7 +67,8 @@ class JobTokens:
 
     @classmethod
     def open(cls, path: Path, now: Callable[[], int]) -> "JobTokens":
-        """Read the key file, or create it if it does not exist. Raises JobKeyUnreadable and OSError."""
+        """Read the key file, or create it if it does not exist. Raises JobKeyUnreadable if the file contains
+        no key, or OSError if it cannot be read or written."""
         try:
             text = path.read_text("ascii", "replace")
         except FileNotFoundError:

@@ -47,7 +47,8 @@ class Bearer(Struct, frozen=True):
     email: str
     #: ID of the key that signed the token, or with which `by` obtained the token; None = no key.
     key: str | None = None
-    #: Address of the principal that obtained the token. For an ID token of a machine: its subject.
+    #: Address of the principal that obtained the token. For an ID token of a machine: the subject of that ID
+    #: token.
     by: str | None = None
     #: Expiry time (seconds since the epoch); 0 = not set yet.
     expires: int = 0
@@ -72,14 +73,15 @@ Credential = str | Bearer
 
 
 class Principal(Struct, frozen=True):
-    """An authenticated identity."""
+    """An authenticated caller: a user, a service account or a program of a job."""
 
     #: Name of the principal in the audit log and in responses.
     email: str
     rights: Rights = Rights()
     #: The credential of the principal; None = a program with a token of its job.
     credential: Credential | None = None
-    #: The job's program that the principal is; None = a user or a service account.
+    #: The identity of the program, if the principal is a program of a job; None = a user or a service
+    #: account.
     program: JobClaims | None = None
 
     def __post_init__(self) -> None:

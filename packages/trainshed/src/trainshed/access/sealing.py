@@ -96,7 +96,8 @@ class Sealer:
         return _FORMAT + _fingerprint(key) + nonce + content
 
     def open(self, sealed: bytes, secret: SecretId) -> str:
-        """Decrypt a value. Raises Unsealable and KeyUnusable."""
+        """Decrypt a value. Raises Unsealable if its key is missing or the value is damaged, or KeyUnusable if
+        the keys are unusable."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

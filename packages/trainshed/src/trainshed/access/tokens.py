@@ -69,8 +69,8 @@ class TokenAuthority:
         self._has_ended = has_ended
 
     def authenticate(self, header: str | None) -> Principal:
-        """Return the principal of an `Authorization` header. Raises Unauthenticated. If the header is
-        malformed, the message describes the valid form."""
+        """Return the principal of an `Authorization` header. Raises Unauthenticated if the header or its
+        token is not valid. If the header is malformed, the message describes the valid form."""
         try:
             return self._authenticate(header)
         except Unauthenticated:
@@ -143,8 +143,9 @@ class TokenAuthority:
             )
 
     def origin_of(self, principal: Principal) -> Token | Bearer | None:
-        """Return the token or bearer of a principal. For a browser session, return the one with which the
-        user signed in. Return None for programs, the owner, and credentials that are no longer valid."""
+        """Return the stored token or the `Bearer` of a principal. For a browser session, return the one with
+        which the user signed in. Return None for programs, the owner, and credentials that are no longer
+        valid."""
         credential = principal.credential
         tokens = self.book.tokens
         if isinstance(credential, str) and credential != self._owner and credential not in tokens:
@@ -159,7 +160,8 @@ class TokenAuthority:
         return origin.expires if origin is not None else None
 
     def read_assertion(self, assertion: str) -> Bearer:
-        """Return the bearer for the account that signed an assertion. Raises Unauthenticated."""
+        """Return the identity of the account that signed an assertion. Raises Unauthenticated if the
+        assertion or the account is not valid."""
         seconds = self._now() // 10**9
         return account_tokens.read_assertion(assertion, self.book, seconds, self.hosts)
 
@@ -173,8 +175,8 @@ class TokenAuthority:
         return [self._owner, *self.book.tokens]
 
     def principal_of(self, bearer: Bearer) -> Principal:
-        """Return the current principal of a bearer. Raises Unauthenticated if the bearer's account, key or
-        sign-in is no longer valid."""
+        """Return the current principal with the identity in `bearer`. Raises Unauthenticated if the account,
+        key or sign-in of the identity is no longer valid."""
         if bearer.issuer and bearer.issuer not in self.issuers:
             raise Unauthenticated(
                 f"The issuer {bearer.issuer} of this token is no longer configured. Sign in again."

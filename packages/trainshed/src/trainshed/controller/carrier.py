@@ -82,7 +82,7 @@ class Ports(Struct, frozen=True):
     #: Writes the splits of datasets that programs read.
     datasets: SplitFiles
     #: Returns (name, directory) of the buckets that are visible to a project's programs. Does not block.
-    #: Raises EngineUnavailable.
+    #: Raises EngineUnavailable if they cannot be read.
     shown_buckets: Callable[[str], tuple[tuple[str, str], ...]]
     #: Raises OSError or ValueError, with the reason, if a project's program with a service account cannot
     #: write to a URI. Blocks.

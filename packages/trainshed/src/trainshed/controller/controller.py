@@ -320,7 +320,8 @@ class Controller:
         return self._capacity.quota_statuses(self._now(), project_id)
 
     async def _cancel_for(self, uid: JobUid, email: str) -> None:
-        """Cancel a job on behalf of a user. Raise NotFound, or FailedPrecondition."""
+        """Cancel a job on behalf of a user. Raise FailedPrecondition if the job has finished, or NotFound if
+        it was deleted."""
         if (job := self._find_job(uid)) is not None:
             cancel = CancelRequested(CancelCause.USER, self._now(), Actor(email))
             await self._intake.request_cancel(job.name, cancel)
@@ -338,7 +339,7 @@ class Controller:
         )
 
     async def readmit(self, node: str) -> None:
-        """End the engine's quarantine of a node. Raise Unavailable."""
+        """End the engine's quarantine of a node. Raise Unavailable if the engine cannot do this now."""
         engine = self._ports.engine
         if isinstance(engine, KeepsQuarantine):
             await engine.readmit(node)

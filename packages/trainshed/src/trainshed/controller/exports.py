@@ -95,7 +95,7 @@ class ExportWorker:
         self._notices.publish(operation.subject)
 
     async def _write(self, operation: Operation, export: Export) -> tuple[str, dict[str, Any]]:
-        """Write the files. Return the name of the response and its public JSON."""
+        """Write the files. Return the type name of the response message, and the response as public JSON."""
         number = operation.name.rpartition("/")[2]
         account = Account(export.project, service_agent(export.project), number)
         if export.copy is not None:

@@ -65,7 +65,8 @@ class JobsOfJobs:
         return tuple(uid for uid, made_by in self._makers.items() if made_by.uid == maker)
 
     def cancels(self, work: Work, now: Nanos) -> tuple[CancelRequested, ...]:
-        """Return the cancel for an unfinished work whose creating job has finished, or nothing."""
+        """Return the cancel for an unfinished work whose creating job has finished. Return () for all other
+        works."""
         maker = work.creating_job
         if maker is None or work.state.is_final or dict(work.labels).get(OUTLIVES_LABEL) == "on":
             return ()

@@ -48,7 +48,7 @@ class RetentionTimer:
     #: Time that a job is kept after its end. 0 keeps it forever.
     age: Nanos
     reader: Reader
-    #: Deletes a job with all its data, like a request. Raises RequestError.
+    #: Deletes a job with all its data, like a request. Raises RequestError if the job cannot be deleted.
     remove: Callable[[JobName], Coroutine[Any, Any, object]]
     now: Callable[[], int]
     meters: Meters

@@ -43,14 +43,15 @@ class Acceptance(Struct, frozen=True):
 
     #: The routes of the node's cluster. Without routes, every machine type may run on every node.
     routes: tuple[Route, ...] = ()
-    #: The positions in `routes` of the routes that lead to the node.
+    #: The indexes in `routes` of the routes that lead to the node.
     open: frozenset[int] = frozenset()
 
     def allows(self, machine: MachineWanted) -> bool:
         return not self.routes or self.position(machine) in self.open
 
     def position(self, machine: MachineWanted) -> int | None:
-        """Return the position of the first route that matches a machine, or None if no route matches."""
+        """Return the index in `routes` of the first route that matches the machine, or None if no route
+        matches."""
         positions = (at for at, route in enumerate(self.routes) if route.is_for(machine))
         return next(positions, None)
 

@@ -62,7 +62,8 @@ class Limits(Struct, frozen=True):
 
 
 class Account(Struct, frozen=True):
-    """The identity of a replica at its own endpoint, for buckets, and the machine type for its metadata."""
+    """The account of a replica: its identity for requests to buckets through its own endpoint, and the
+    machine type that its metadata server reports."""
 
     project: str = ""
     service_account: str = ""

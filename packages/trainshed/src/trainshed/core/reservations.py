@@ -199,7 +199,8 @@ def place(
 
 
 def refuse(resource: PersistentResource, uid: JobUid, error: JobError) -> PersistentResource:
-    """Return the resource after the decision that a hold can never be placed."""
+    """Return the resource without a hold that can never be placed. If the resource has never had machines,
+    keep the hold and set `error` instead."""
     hold = next((hold for hold in resource.holds if hold.uid == uid and not hold.places), None)
     if hold is None or not resource.started:
         return resource if hold is None else replace(resource, error=error)

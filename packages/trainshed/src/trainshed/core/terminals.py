@@ -145,7 +145,8 @@ def dashboard_port(uid: JobUid) -> int:
 
 
 def page_entry(name: str, port: str) -> str:
-    """Return the text for a page in the label. Raise ValueError for an invalid name or port."""
+    """Return the entry for a web page in the value of `PAGES_LABEL`: `NAME-PORT`, or `NAME` without a port.
+    Raise ValueError for an invalid name or port."""
     text = f"{name}-{port}" if port else name
     if _ENTRY.fullmatch(text) is None or (port and not is_port(port)):
         raise ValueError(

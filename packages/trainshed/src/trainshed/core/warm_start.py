@@ -96,7 +96,8 @@ def _is_python(argv: Sequence[str]) -> bool:
 
 
 def own_values(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the variables that require a separate import of frameworks, such as numbers of threads."""
+    """Return the variables of a program for which frameworks must be imported separately, such as numbers of
+    threads."""
     return tuple(
         sorted(
             (name, value)
@@ -107,8 +108,9 @@ def own_values(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def differing(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of variables that an import may read, but whose values no preloader can use. A
-    preloader has the service's permissions, and such a value may specify code to load."""
+    """Return the names of a program's variables that an import of frameworks may read, and whose values no
+    preloader may use. A preloader has the service's permissions, and such a value may specify code to load.
+    """
     variables = {name for name in (*environ, *ENVIRONMENT) if _READ_AT_IMPORT.match(name)}
     own = {name for name, _ in own_values(environ)}
     return tuple(

@@ -52,8 +52,8 @@ class Senders:
 
     async def send(self, target: str, id_: str, content: str) -> str | None:
         """Make one attempt to send a notification. `id_`: the same for each attempt. Return None if all
-        addresses were reached. Otherwise, return the addresses that were not, as the rest of a sentence.
-        Raises NotSent."""
+        addresses were reached. Otherwise, return the rejected addresses, as the rest of a sentence. Raises
+        NotSent if no address was reached."""
         table = self._tables.get(target)
         if table is None:
             raise NotSent(f"the target {target!r} is no longer in the service's settings")
@@ -151,7 +151,8 @@ def _mail(
 def _send_mail(smtp: Smtp, mail: "EmailMessage", context: ssl.SSLContext | None) -> str | None:
     """Send the mail to the server. Use TLS unless the settings disable it. `context`: the trusted TLS
     authorities; None = those of the system. Return None if the server accepted all addresses. Otherwise,
-    return the rejected addresses, as the rest of a sentence. Raises NotSent."""
+    return the rejected addresses, as the rest of a sentence. Raises NotSent if the server did not accept the
+    mail."""
     import smtplib
 
     where = f"{smtp.host}:{smtp.port}"

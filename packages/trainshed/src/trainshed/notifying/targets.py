@@ -39,7 +39,7 @@ class NotSent(Exception):
 
 def key_of(secret: str) -> bytes:
     """Return the key of a webhook's signature. If the secret starts with `whsec_`, the key is the rest,
-    decoded from base64. Otherwise, it is the secret itself. Raises ValueError."""
+    decoded from base64. Otherwise, it is the secret itself. Raises ValueError if the rest is not base64."""
     if secret.startswith(_PREFIX):
         return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     return secret.encode()
@@ -98,7 +98,8 @@ class Smtp:
 
 def mail_server(url: str | None, password: str = "") -> Smtp | None:
     """Return the mail server of a URL; None without a URL. `smtp://USER@HOST:PORT/SENDER` uses STARTTLS,
-    except on this machine. `smtps://...` uses TLS from the first byte. Raises ValueError."""
+    except on this machine. `smtps://...` uses TLS from the first byte. Raises ValueError for any other URL.
+    """
     if url is None:
         return None
     sender = unquote(urlsplit(url).path[1:]) if _is_url(url, _MAIL_PORTS) else ""

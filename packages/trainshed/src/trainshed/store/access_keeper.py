@@ -121,8 +121,8 @@ class AccessKeeper:
             return book
 
     async def _write_bucket_file(self) -> None:
-        """Write the current state to the bucket process's file. Raise OSError. `write_uses` repeats a failed
-        write."""
+        """Write the current state to the bucket process's file. Raise OSError if the write fails.
+        `write_uses` repeats a failed write."""
         self._is_behind = True
         await asyncio.to_thread(self._write_file, self._stored)
         self._is_behind = False
@@ -147,7 +147,8 @@ class AccessKeeper:
                 await asyncio.wait_for(self._changed.wait(), left)
 
     async def record(self) -> None:
-        """Store the audit record of the current call, which has not changed anything. Raise Unavailable."""
+        """Store the audit record of the current call, which has not changed anything. Raise Unavailable if
+        the write fails."""
         if audit.current_call() is not None:
             await self._store.change({}, ())
 

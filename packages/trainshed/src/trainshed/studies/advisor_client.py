@@ -41,7 +41,8 @@ class ProcessAdvisor:
     async def suggest(
         self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
     ) -> Proposals:
-        """Return the proposals of the study's algorithm (`Algorithm.suggest`). Raises AdvisorFailed."""
+        """Return the proposals of the study's algorithm (`Algorithm.suggest`). Raises AdvisorFailed if the
+        advisor's process fails or does not respond in time."""
         async with self._suggesting:
             return await self._ask(SuggestCall(spec, tuple(trials), count, seed), Proposals)
 
@@ -56,8 +57,8 @@ class ProcessAdvisor:
     async def outlook(
         self, spec: StudySpec, trials: Sequence[TrialData], parameters: Sequence[str]
     ) -> Outlook:
-        """Return the model's expectation of the study's objective (`gp.bandit.outlook`). Raises
-        AdvisorFailed."""
+        """Return the model's expectation of the study's objective (`gp.bandit.outlook`). Raises AdvisorFailed
+        if the advisor's process fails or does not respond in time."""
         async with self._looking:
             return await self._ask(ExpectCall(spec, tuple(trials), tuple(parameters)), Outlook)
 
@@ -94,7 +95,7 @@ class ProcessAdvisor:
 
 
 async def start() -> Process:
-    """Start a process that reads one request. Raises OSError."""
+    """Start an advisor's process, which reads one request. Raises OSError if it cannot be started."""
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",  # A file in the working directory must not shadow a library.

@@ -34,8 +34,8 @@ UNKNOWN = -1.0
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the tree with its scale. `allowed_codes`: the codes of the parent for which the node is
-    active."""
+    """A node of the parameter tree: a parameter with its scale. `allowed_codes`: the codes of the parent for
+    which the node is active."""
 
     parameter: Parameter
     allowed_codes: tuple[float, ...] = ()
@@ -73,7 +73,7 @@ class Node:
 
     @cached_property
     def listed_codes(self) -> Array:
-        """The codes of a DISCRETE node's values, ascending."""
+        """The codes of the values of a DISCRETE parameter, ascending."""
         return self.to_codes(np.asarray(self.parameter.values, dtype=np.float64))
 
     def to_codes(self, values: Array) -> Array:
@@ -165,7 +165,8 @@ class Node:
 
 
 class Space:
-    """The whole tree. Shapes: n points, p nodes, q columns of the embedding."""
+    """The whole parameter tree. Converts parameters to codes, genotypes and embeddings, and back. Shapes: n
+    points, p nodes, q columns of the embedding."""
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         nodes: list[Node] = []

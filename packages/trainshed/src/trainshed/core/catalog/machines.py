@@ -175,7 +175,7 @@ notice."""
 
 
 def accelerator_types(api: Api) -> tuple[str, ...]:
-    """Return the public enum names of `api`, without the unspecified value."""
+    """Return the names of accelerator types in the public enum of `api`, without the unspecified value."""
     return tuple(table("accelerators")["types"][api.value])
 
 

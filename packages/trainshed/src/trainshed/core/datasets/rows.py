@@ -18,7 +18,7 @@ from trainshed.core.datasets.plans import SPLITS, Split, SplitMethod, SplitRule
 from trainshed.core.datasets.records import FORMATS, DataFiles, DatasetKind, ImportFormat
 
 Blocks = Callable[[], Iterable[bytes]]
-"""A function that returns the blocks of a file from its beginning, at each call."""
+"""A function that reads a file. Each call returns the blocks of the whole file, from its beginning."""
 
 
 class TableFile(Struct, frozen=True):

@@ -110,7 +110,7 @@ class _Field(NamedTuple):
     type: Any
     #: The requirement as the end of an error sentence.
     must_be: str
-    #: Converts the field's value for `Rule` or `Match`. Raises ValueError.
+    #: Converts the field's value for `Rule` or `Match`. Raises ValueError if the value is invalid.
     convert: Callable[[Any], Any] = lambda value: value
 
 

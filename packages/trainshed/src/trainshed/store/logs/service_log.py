@@ -27,13 +27,15 @@ class ServiceLog:
         self._written = written
 
     async def start(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
-        """Start the log of an attempt with these notices, unless the log already exists. Raise OSError."""
+        """Start the log of an attempt with these notices, unless the log already exists. Raise OSError if the
+        write fails."""
         if await asyncio.to_thread(self._begin, uid, attempt, notices):
             self._written(uid)
 
     async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
         """Write lines of an attempt, each without its newline. When this method returns, readers can read
-        them. Do not append to an attempt's log from several tasks at the same time. Raise OSError."""
+        them. Do not append to an attempt's log from several tasks at the same time. Raise OSError if the
+        write fails."""
         await asyncio.to_thread(self._append, uid, attempt, lines)
         self._written(uid)
 

@@ -246,7 +246,7 @@ def _normalize_email(email: bytes) -> bytes:
 
 def migrate(connection: sqlite3.Connection, database: Path = Path(":memory:")) -> None:
     """Apply the missing scripts, each in its own transaction. `database`: the file, for messages. Raise
-    StoreUnreadable."""
+    StoreUnreadable if this version of the service cannot migrate the database."""
     version = require_known(connection, database)
     connection.create_function("normalize_email", 1, _normalize_email)
     for number, script in scripts():

@@ -114,11 +114,9 @@ class FileStore(Store):
 
 
 def open_database(directory: Path) -> FileStore:
-    """Open the store in `directory`. Create the directory if it does not exist. Blocks.
-
-    Raises StoreInUse while another process uses the directory. Raises StoreUnreadable if the database cannot
-    be used or SQLite is too old. Raises OSError.
-    """
+    """Open the store in `directory`. Create the directory if it does not exist. Blocks. Raises StoreInUse
+    while another process uses the directory. Raises StoreUnreadable if the database cannot be used or SQLite
+    is too old. Raises OSError if the directory or the lock file cannot be used."""
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         needed = ".".join(map(str, _OLDEST_SQLITE))
         raise StoreUnreadable(
@@ -168,7 +166,8 @@ class _Lock:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Acquire the lock. Raise StoreInUse or OSError."""
+        """Acquire the lock. Raise StoreInUse if another process has the lock, or OSError if the lock file
+        cannot be used."""
         self.handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -191,25 +190,26 @@ class _Lock:
         self.epoch = int(next((word for word in words if word.isdecimal()), "0"))
         # The service may crash before the database exists. The file must then not state that a database
         # existed.
-        self._say(self.before or "")
+        self._write_state(self.before or "")
 
     def note_epoch(self, epoch: int) -> None:
-        """Record that the database is open and that its epoch is at least this one. Raise OSError."""
+        """Record that the database is open and that its epoch is at least this one. Raise OSError if the
+        write fails."""
         self.epoch = epoch
-        self._say(_OPEN)
+        self._write_state(_OPEN)
 
     def close(self) -> None:
         """Record that the database was closed, and release the lock."""
         # If the disk is full, this fails, and the next start checks the database.
         with contextlib.suppress(OSError):
-            self._say(_CLOSED)
+            self._write_state(_CLOSED)
         os.close(self.handle)
 
     def _lines(self) -> tuple[str, list[str]]:
         owner, *words = os.pread(self.handle, 64, 0).decode("ascii", "replace").split("\n")
         return owner.strip(), words
 
-    def _say(self, mark: str) -> None:
+    def _write_state(self, mark: str) -> None:
         text = f"{os.getpid()}\n{self.epoch}\n{mark}\n".encode()
         os.pwrite(self.handle, text, 0)
         os.ftruncate(self.handle, len(text))

@@ -258,7 +258,7 @@ class Intake(Port):
     ) -> None:
         """Set the limit of a quota. None removes the limit. `by_service`: whether an owner of the service
         makes the change. An owner of the project can neither exceed nor remove a limit that was set by an
-        owner of the service. Raise PermissionDenied."""
+        owner of the service: in these cases, PermissionDenied is raised."""
         most = limit if by_service else None
         # A share is not a limit: the service's default share applies only to users who have no share of their
         # own.

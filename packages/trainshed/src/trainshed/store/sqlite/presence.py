@@ -94,7 +94,7 @@ class OpenFiles:
 
     def __init__(self, database: Path) -> None:
         """Record the identity of the files. Call this method while a connection has the database open. Raise
-        OSError."""
+        OSError if the files cannot be read."""
         self._database = database
         self._paths = [database.with_name(f"{database.name}{end}") for end in ("", _LOG, _INDEX)]
         self._opened = [_identity(path) for path in self._paths]

@@ -81,7 +81,8 @@ def trust_radius(trials: int, dimensions: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TrustRegion:
-    """The boxes around observed and pending points. `centres`: codes of their numeric nodes, shape (n, d)."""
+    """The region near observed and pending points: a box around each of them. `centres`: the codes of their
+    numeric parameters, shape (n, d)."""
 
     centres: Array
     radius: float

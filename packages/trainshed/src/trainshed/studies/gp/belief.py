@@ -40,7 +40,7 @@ _MAX_EVALUATIONS = 50
 class Belief:
     """The model of one metric."""
 
-    #: Rows of its data among the model's trials, ascending.
+    #: The rows of the trials with a value of every metric, among the model's trials, ascending.
     rows: Positions
     data: Data
     hyper: Hyperparameters
@@ -56,8 +56,8 @@ class Belief:
 def fit_beliefs(
     spec: StudySpec, space: Space, shown: ModelTrials, points: Array
 ) -> tuple[Belief, ...]:
-    """Return one belief per metric, in the order of the spec. Requires that `shown.is_enough` is true.
-    `points`: the embeddings of the model's completed trials."""
+    """Fit one model per metric, in the order of the spec, and return the models. Requires that
+    `shown.is_enough` is true. `points`: the embeddings of the model's completed trials."""
     return tuple(_belief(spec, space, shown, points, at) for at in range(len(spec.metrics)))
 
 

@@ -29,7 +29,8 @@ _MAX_EVALUATIONS = 40
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Points, best first: snapped codes, shape (m, p), and their scores."""
+    """Points with their scores, best first. `codes`: the legal codes of the points (`studies.space`), shape
+    (m, p)."""
 
     codes: Array
     scores: Array
