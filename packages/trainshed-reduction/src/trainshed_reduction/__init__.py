@@ -1,4 +1,2 @@
-"""The library of the Reduction Server: workers send tensors to reducers, which return their sums.
-
-PyTorch programs do not import it. `autoload` does.
-"""
+"""The library of the Reduction Server. Workers send tensors to reducers, which return the sums of the
+tensors. PyTorch programs do not import this package: `import torch` calls `autoload`."""

@@ -9,7 +9,8 @@ import sys
 
 
 def autoload() -> None:
-    """Install the override if TRAINSHED_REDUCERS is set. Raises only KeyboardInterrupt."""
+    """Install the override of PyTorch's process groups if TRAINSHED_REDUCERS is set. Raises only
+    KeyboardInterrupt."""
     if not os.environ.get("TRAINSHED_REDUCERS"):
         return
     fault = ""
@@ -31,7 +32,8 @@ def autoload() -> None:
         if fault:
             process.report("native", fault, "WARNING")
         elif os.environ.get("RANK", "0") == "0":
-            # This note is for the service, because the job's reducers report that no worker connects.
+            # This note is for the service. Without it, the job would only show that no worker connects to its
+            # reducers.
             process.reports().add_note(
                 "off", "native all-reduce is used: TRAINSHED_REDUCTION is off"
             )

@@ -1,4 +1,4 @@
-"""Singletons of a process: log lines, the report to the service, and the cleanup at exit."""
+"""Objects that exist once per process: the log, the report to the service, and the cleanup at exit."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Reports:
         self._notes: Dict[str, Dict[str, str]] = {}
 
     def add_note(self, name: str, text: str, severity: str = "INFO") -> bool:
-        """Add a note, unless one of the same name exists. `severity`: INFO, WARNING, ERROR. Return False if
-        the note could not be written. If it was written, the service also logs it."""
+        """Add a note, unless a note of that name exists. `severity`: INFO, WARNING or ERROR. Return False if
+        the note could not be written. The service also logs a note that was written."""
         with self._lock:
             if name in self._notes:
                 return True
@@ -37,14 +37,15 @@ class Reports:
             return self._write()
 
     def announce(self) -> None:
-        """Write the report, so that the service detects this process."""
+        """Write the report file even without notes. Its existence shows the service that reducers are
+        available to this program."""
         with self._lock:
             self._write()
 
     def _write(self) -> bool:
         if not self._path:
             return False
-        # Other processes of the program also write to the file.
+        # Read the file first, because other processes of the program also write to it.
         try:
             with open(self._path, encoding="utf-8") as file:
                 notes = {note["id"]: note for note in json.load(file)["notes"]}
@@ -57,7 +58,7 @@ class Reports:
                 file.write(text)
             os.replace(own, self._path)
         except OSError:
-            return False  # A full disk must not end the program.
+            return False  # The program must not fail if the disk is full.
         return True
 
 
@@ -66,8 +67,8 @@ class Closable(Protocol):
 
 
 def log(text: str) -> None:
-    """Write a line to standard error, because the program may not configure logging. If the program runs in a
-    job, the line is JSON with a severity, because the service treats plain text as an error."""
+    """Write a line to standard error. Python's `logging` is not used, because the program may not configure
+    it. In a job, the line is JSON with a severity, because the service treats plain text as an error."""
     line = f"trainshed reduction: {text}"
     if os.environ.get(REPORT_FILE):
         line = json.dumps({"severity": "INFO", "message": line})
@@ -75,18 +76,20 @@ def log(text: str) -> None:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
-        return  # There is no standard error, or it is closed.
+        return  # Standard error does not exist or is closed.
 
 
 @functools.lru_cache(maxsize=None)
 def reports() -> Reports:
-    """Return this process's report. Only the first process of a replica writes its report file."""
+    """Return the report of this process. Only the first process of a replica writes the replica's report
+    file."""
     first = os.environ.get("LOCAL_RANK", "0") in ("", "0")
     return Reports(os.environ.get(REPORT_FILE) if first else None)
 
 
 def report(note: str, text: str, severity: str = "INFO") -> None:
-    """Report a text under the name `note`, or log it if the report cannot be written."""
+    """Add a note with the name `note` to this process's report, or log the text if the report cannot be
+    written."""
     if not reports().add_note(note, text, severity):
         log(text)
 
@@ -95,13 +98,13 @@ _open: List[Closable] = []
 
 
 def close_at_exit(resource: Closable) -> None:
-    """Close `resource` when the process exits. Resources are closed in the reverse order of calls. This way,
-    a program leaves its groups before it ends, and no thread outlives the interpreter."""
+    """Close `resource` when the process exits. Resources are closed in the reverse order of these calls. As a
+    result, a program leaves its groups before it ends, and no thread outlives the interpreter."""
     _open.append(resource)
 
 
 def remove_at_exit(resource: Closable) -> None:
-    """Undo `close_at_exit`, because `resource` is already closed."""
+    """Undo `close_at_exit`, because `resource` was closed earlier."""
     if resource in _open:
         _open.remove(resource)
 
@@ -111,11 +114,11 @@ def _close() -> None:
         try:
             resource.close()
         except Exception as error:
-            # Close the other resources as well, and keep the exit status.
+            # Continue, so that the other resources are closed and the exit status does not change.
             log(f"closing at exit failed: {error}")
 
 
 atexit.register(_close)
-# A forked child, such as a data loader, has its parent's sockets but not the parent's threads. The child must
-# not send BYE for the parent.
+# A forked child, such as a data loader, inherits its parent's sockets, but not the parent's threads. It must
+# not close the parent's resources, because that would send BYE in the parent's name.
 os.register_at_fork(after_in_child=_open.clear)

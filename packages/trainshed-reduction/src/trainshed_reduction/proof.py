@@ -1,8 +1,9 @@
-"""The handshake, in which both sides prove that they know the job's token.
+"""The handshake, in which each side proves to the other that it knows the job's token.
 
 Both sides use the functions that create and check messages. Only workers use `connect`, `greet` and
-`read_frame`, which block. A proof covers both nonces and all messages sent so far. This prevents replays,
-including replays to another group."""
+`read_frame`, which block. A proof covers the nonces of both sides and all messages sent so far. This prevents
+replays, including replays to another group.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +18,22 @@ from trainshed_reduction import wire
 from trainshed_reduction.wire import Accept, Header, Hello, Kind
 
 HANDSHAKE_SECONDS = 5.0
-"""Timeout of the handshake in seconds, from the connection to ACCEPT, on either side."""
+"""Maximum seconds of the handshake, from the connection to ACCEPT, on either side."""
 _VERSION = wire.VERSION.to_bytes(2, "little")
-"""First bytes of a signed payload. This format is the same in all versions of the protocol."""
+"""First bytes of a signed payload: the version of the protocol. Their format is the same in all versions."""
 _BODY = len(_VERSION) + hashlib.sha256().digest_size
-"""Offset of the body in a signed payload, after the version and the proof."""
+"""Offset of the message in a signed payload. The version and the proof precede it."""
 Signed = TypeVar("Signed", Hello, Accept)
 WRONG_TOKEN = "the token does not belong to this job"
-"""The only message of a reducer to a peer without the token."""
+"""The error for a peer that does not know the token. Such a peer receives no other message."""
 
 
 class WorkerRejected(ConnectionError):
-    """The reducer rejects this worker. A retry helps only if the message advises it."""
+    """The reducer rejects this worker. The caller must not try again, unless the message recommends it."""
 
 
 class Untrusted(ConnectionError):
-    """The peer does not know the job's token, so it is not a reducer of this job."""
+    """The peer does not know the job's token, so it is no reducer of this job."""
 
 
 def nonce() -> bytes:
@@ -40,13 +41,13 @@ def nonce() -> bytes:
 
 
 def group_digest(name: str) -> bytes:
-    """Return the digest of a group's name that HELLO contains."""
+    """Return the digest of a group's name. HELLO contains the digest."""
     return hashlib.blake2b(name.encode(), digest_size=wire.GROUP).digest()
 
 
 def sign(token: bytes, message: "Hello | Accept", before: bytes) -> bytes:
-    """Return the payload of a HELLO or ACCEPT: version, proof, nonce and message. `before`: the earlier
-    payloads on the connection. The proof covers them, so it is valid only on this connection."""
+    """Return the payload of a HELLO or ACCEPT: version, proof, nonce and message. `before`: all earlier
+    payloads of the handshake. Because the proof covers them, it is valid only on this connection."""
     body = nonce() + wire.pack_message(message)
     return _VERSION + _mac(token, type(message).__name__.encode() + before + body) + body
 
@@ -54,8 +55,9 @@ def sign(token: bytes, message: "Hello | Accept", before: bytes) -> bytes:
 def read_signed(
     token: bytes, kind: "Type[Signed]", payload: bytes, before: bytes
 ) -> Optional[Signed]:
-    """Return the message of a HELLO or ACCEPT; None if its sender does not know the token. Raises Malformed,
-    including for another version of the protocol."""
+    """Return the message in the payload of a HELLO or ACCEPT; None if the sender does not know the token.
+    `before`: as in `sign`. Raises Malformed if the payload is invalid or belongs to another version of the
+    protocol."""
     version = int.from_bytes(payload[: len(_VERSION)], "little")
     if version != wire.VERSION:
         raise wire.Malformed(
@@ -75,12 +77,12 @@ def _mac(token: bytes, text: bytes) -> bytes:
 
 
 def frame(kind: Kind, payload: bytes = b"") -> bytes:
-    """Return a frame that carries no chunk, ready to send."""
+    """Return a frame that contains no chunk, ready to send."""
     return wire.pack(Header(kind, nbytes=len(payload))) + payload
 
 
 def text_frame(kind: Kind, text: str) -> bytes:
-    """Return a STATUS or ERROR frame. A text that is too long is truncated."""
+    """Return a STATUS or ERROR frame with a text. A text that is too long is truncated."""
     payload = text.encode()[: wire.MAX_TEXT]
     return frame(kind, payload.decode(errors="ignore").encode())
 
@@ -88,10 +90,11 @@ def text_frame(kind: Kind, text: str) -> bytes:
 def connect(
     address: "Tuple[str, int]", token: bytes, hello: Hello, seconds: float = HANDSHAKE_SECONDS
 ) -> "Tuple[socket.socket, Accept]":
-    """Connect to a reducer, and return the mutually authenticated connection. No data after ACCEPT is read.
-    The connection's timeout is then the remainder of `seconds`.
+    """Connect to a reducer, perform the handshake, and return the connection and the reducer's ACCEPT. No
+    data after ACCEPT is read. The timeout of the connection is then the rest of `seconds`.
 
-    Raises WorkerRejected, Untrusted, wire.Malformed, OSError (including TimeoutError).
+    Raises WorkerRejected if the reducer rejects this worker, Untrusted if the peer does not know the token,
+    wire.Malformed if a message is invalid, and OSError (including TimeoutError) if the connection fails.
     """
     deadline = time.monotonic() + seconds
     connection = socket.create_connection(address, _remaining(deadline))
@@ -104,7 +107,7 @@ def connect(
 
 
 def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float) -> Accept:
-    """Perform the worker's side of the handshake. `deadline`: time on the monotonic clock. Raises the same
+    """Perform the worker's side of the handshake. `deadline`: time of the monotonic clock. Raises the same
     exceptions as `connect`."""
     challenge = _expect(connection, Kind.CHALLENGE, deadline)
     if len(challenge) != wire.NONCE:
@@ -133,8 +136,9 @@ def _expect(connection: socket.socket, kind: Kind, deadline: float) -> bytes:
 def read_frame(
     connection: socket.socket, deadline: float, limit: int = wire.MAX_TEXT
 ) -> "Tuple[Header, bytes]":
-    """Read exactly the next frame. `limit`: maximum bytes of payload. Raises wire.Malformed, and OSError:
-    socket.timeout at the deadline, ConnectionResetError at the connection's end."""
+    """Read exactly one frame. `deadline`: time of the monotonic clock. `limit`: maximum bytes of the payload.
+    Raises wire.Malformed if the frame is invalid, and OSError: socket.timeout at the deadline,
+    ConnectionResetError if the connection ends."""
     header = wire.unpack(_read(connection, wire.HEADER.size, deadline))
     if header.nbytes > limit:
         raise wire.Malformed("a {} frame is too long".format(header.kind.name))
@@ -156,6 +160,7 @@ def _read(connection: socket.socket, size: int, deadline: float) -> bytearray:
 def _remaining(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        # Since Python 3.10, this is TimeoutError. In earlier versions, it is a different subclass of OSError.
+        # Since Python 3.10, socket.timeout is TimeoutError. In earlier versions, it is a different subclass
+        # of OSError.
         raise socket.timeout("timed out")
     return left

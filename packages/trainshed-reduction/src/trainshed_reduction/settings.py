@@ -1,4 +1,4 @@
-"""Settings of a worker or a reducer, from its environment."""
+"""The settings of a worker or a reducer. They come from its environment variables."""
 
 import os
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
@@ -18,37 +18,37 @@ class Settings(NamedTuple):
     reducers: Tuple[Tuple[str, int], ...]
     token: bytes
     attempt: int = 0
-    #: Bandwidth of a worker in Gbit/s; 0 = unknown.
+    #: Bandwidth of a worker's link in Gbit/s; 0 = unknown.
     worker_gbps: float = 0.0
-    #: Bandwidth of a reducer in Gbit/s; 0 = unknown.
+    #: Bandwidth of a reducer's link in Gbit/s; 0 = unknown.
     reducer_gbps: float = 0.0
-    #: Minimum bytes of an all-reduce by reducers.
+    #: Minimum bytes of an all-reduce that reducers execute.
     min_bytes: int = SMALLEST_BYTES
     #: Maximum bytes of a chunk.
     chunk_bytes: int = 256 << 10
-    #: Maximum bytes in flight. 0 = a value that depends on the bandwidth and the lanes
-    #: (`client.running_group`).
+    #: Maximum bytes in flight (sent, but without a result); 0 = computed from the bandwidth and the number of
+    #: lanes (`client.running_group`).
     credit_bytes: int = 0
-    #: Seconds to wait for reducers and ranks at the start of a group.
+    #: Seconds to wait for all reducers and ranks when a group is formed.
     start_seconds: float = 60.0
-    #: Seconds to wait for each later response.
+    #: Seconds to wait for each result after that.
     wait_seconds: float = 300.0
-    #: If a rank has no connection for this many seconds, the group fails.
+    #: Seconds after which a group fails if one of its ranks has no connection.
     absent_seconds: float = 15.0
 
     @property
     def speed(self) -> float:
-        """A reducer's bandwidth divided by a worker's; 0 = unknown."""
+        """Bandwidth of a reducer divided by that of a worker; 0 = unknown."""
         return self.reducer_gbps / self.worker_gbps if self.worker_gbps else 0.0
 
 
 _FIELDS = {field: "TRAINSHED_REDUCTION_" + field.upper() for field in Settings._field_defaults}
-"""Name of the environment variable for each field that has a default."""
+"""Name of the environment variable, for each field that has a default."""
 
 
 def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings]:
-    """Return a worker's settings; None if the job has no reducers or the mode is off. Raises Unusable, and
-    OSError if the token's file is unreadable."""
+    """Return the settings of a worker; None if the job has no reducers, or if the user has turned them off.
+    Raises Unusable if variables are invalid, and OSError if the token's file is unreadable."""
     if not environ.get(REDUCERS) or environ.get(variables.MODE) == "off":
         return None
     names = (REDUCERS, NODE_FIRST, variables.MODE, *_FIELDS.values())
@@ -69,7 +69,7 @@ def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings
 
 
 def token_of(environ: "Mapping[str, str]") -> bytes:
-    """Return the job's token; b"" = not set. Raises OSError."""
+    """Return the job's token; b"" = no token is set. Raises OSError if the token's file is unreadable."""
     if environ.get(TOKEN_FILE):
         with open(environ[TOKEN_FILE], "rb") as file:
             return file.read(4096).strip()

@@ -33,14 +33,14 @@ def set_options(connection: socket.socket, seconds: float) -> None:
     if congestion is not None:
         used = connection.getsockopt(socket.IPPROTO_TCP, congestion, 16).rstrip(b"\0")
         if used == _CUBIC:
-            # Some systems allow programs no other congestion control than the default.
+            # Some systems do not allow programs to change the congestion control.
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, congestion, _RENO)
 
 
 def listen(address: Tuple[str, int]) -> socket.socket:
-    """Listen on (host, port). For an IPv6 address, also listen on IPv4 if the system supports it. Raises
-    OSError."""
+    """Listen on an address (host, port). For an IPv6 address, also listen on IPv4 if the system supports
+    that. Raises OSError."""
     if ":" not in address[0]:
         return socket.create_server(address, backlog=_BACKLOG)
     both = socket.has_dualstack_ipv6()

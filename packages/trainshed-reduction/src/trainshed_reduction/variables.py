@@ -1,50 +1,50 @@
-"""The environment variables that configure workers and reducers, and their valid values.
-
-The service uses this module to check a job's variables before the job runs (spec/submit#refusals).
-"""
+"""The environment variables that configure workers and reducers, and checks of their values. The service also
+uses this module, to check the variables of a job before the job runs (spec/submit#refusals)."""
 
 from typing import Dict, Optional, Tuple
 
 REDUCERS = "TRAINSHED_REDUCERS"
-"""HOST:PORT of every reducer, separated by commas, in the order of worker pool 2. If the variable is not set,
-the job has no reducers."""
+"""Addresses of all reducers: HOST:PORT, separated by commas, in the order of worker pool 2. If the variable
+is not set, the job has no reducers."""
 TOKEN = "TRAINSHED_REDUCTION_TOKEN"
 TOKEN_FILE = "TRAINSHED_REDUCTION_TOKEN_FILE"
 ATTEMPT = "TRAINSHED_REDUCTION_ATTEMPT"
 """Number of the job's attempt. Workers of a later attempt replace those of an earlier one."""
 WORKER_GBPS = "TRAINSHED_REDUCTION_WORKER_GBPS"
 REDUCER_GBPS = "TRAINSHED_REDUCTION_REDUCER_GBPS"
-"""Bandwidth of a reducer in each direction in Gbit/s, from the machine table; `WORKER_GBPS` is the bandwidth
-of a worker. Either both variables are set or neither."""
+"""Bandwidth of a reducer in each direction in Gbit/s, from the table of machine types. `WORKER_GBPS` is the
+bandwidth of a worker. The service sets both variables or neither."""
 MODE = "TRAINSHED_REDUCTION"
-"""auto (default): use the reducers. off: use the native all-reduce."""
+""""auto" (default): use the reducers. "off": use the native all-reduce."""
 MIN_BYTES = "TRAINSHED_REDUCTION_MIN_BYTES"
 """Minimum bytes of an operation that reducers execute. The native backend executes smaller operations."""
 REPLICA = "TRAINSHED_REDUCTION_REPLICA"
-"""Name of the replica. Its ranks share one link, even if torchrun did not start them (mp.spawn)."""
+"""Name of the replica. All ranks in a replica share one link, even if a launcher such as torchrun did not
+start them (mp.spawn)."""
 NODE_FIRST = "TRAINSHED_REDUCTION_NODE_FIRST"
-""""0" disables local sums within a node: every rank sends its whole tensors to the reducers. Default: "1"."""
+""""0" disables local sums within a node, so that every rank sends its whole tensors to the reducers. Default:
+"1"."""
 NATIVE = "TRAINSHED_REDUCTION_NATIVE"
-"""A directory to search for the C library before the package's own directory."""
+"""Directory in which to search for the C library before the package's own directory."""
 CHUNK_BYTES = "TRAINSHED_REDUCTION_CHUNK_BYTES"
 CREDIT_BYTES = "TRAINSHED_REDUCTION_CREDIT_BYTES"
 START_SECONDS = "TRAINSHED_REDUCTION_START_SECONDS"
 WAIT_SECONDS = "TRAINSHED_REDUCTION_WAIT_SECONDS"
 ABSENT_SECONDS = "TRAINSHED_REDUCTION_ABSENT_SECONDS"
 REPORT_FILE = "TRAINSHED_REDUCTION_REPORT_FILE"
-"""File for notes to the service (`process.Reports`)."""
+"""File in which the process reports notes to the service (`process.Reports`)."""
 LISTEN = "TRAINSHED_REDUCER_LISTEN"
-"""HOST:PORT on which a reducer listens."""
+"""HOST:PORT at which a reducer listens."""
 THREADS = "TRAINSHED_REDUCER_THREADS"
-"""Number of threads of a reducer. Default: one for each processor that the process may use."""
+"""Number of threads of a reducer. Default: the number of processors that the process may use."""
 
 START = "TRAINSHED_REDUC"
-"""Common prefix of all these names. No other variable has it."""
+"""The prefix of the names of all these variables. No other variable has it."""
 MODES = ("auto", "off")
 SMALLEST_BYTES = 2 << 20
 """Default of `MIN_BYTES`."""
 MAX_THREADS = 256
-"""Maximum threads of a reducer."""
+"""Maximum number of threads of a reducer."""
 
 _MINIMUMS: Dict[str, float] = {
     ATTEMPT: 0,
@@ -62,7 +62,8 @@ _WORDS = {MODE: MODES, NODE_FIRST: ("0", "1")}
 
 
 def find_error(name: str, value: str) -> Optional[str]:
-    """Return the error in a variable's value, or None. An empty value counts as not set."""
+    """Return the error in the value of a variable, or None if the value is valid. An empty value counts as
+    not set."""
     if not value:
         return None
     wanted = None
@@ -84,7 +85,7 @@ def find_error(name: str, value: str) -> Optional[str]:
 
 
 def parse_number(name: str, text: str) -> Optional[float]:
-    """Return the value of a numeric variable, or None if it is invalid or out of range."""
+    """Return the value of a numeric variable. None = the text is no number, or the number is out of range."""
     try:
         value = float(text)
     except ValueError:
@@ -93,8 +94,8 @@ def parse_number(name: str, text: str) -> Optional[float]:
 
 
 def parse_address(text: str) -> Optional[Tuple[str, int]]:
-    """Parse HOST:PORT, and remove brackets from the host. Return None if the text has another form. Port 0 =
-    any free port."""
+    """Parse HOST:PORT, and remove brackets around the host. Return None if the text has another form. The
+    port 0 stands for any free port."""
     host, _, port = text.strip().rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         return None

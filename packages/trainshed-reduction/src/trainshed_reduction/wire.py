@@ -26,9 +26,9 @@ from typing import Dict, NamedTuple, Type, TypeVar
 
 VERSION = 6
 MAX_CHUNK = 4 << 20
-"""Maximum payload bytes of a DATA, FINAL or RESULT frame (CHUNK in frames.h)."""
+"""Maximum bytes of the payload of a DATA, FINAL or RESULT frame (CHUNK in frames.h)."""
 MAX_TEXT = 1024
-"""Maximum payload bytes of other frames (TEXT in frames.h)."""
+"""Maximum bytes of the payload of other frames (TEXT in frames.h)."""
 MAX_WORLD = 4096
 NONCE = 32
 GROUP = 16
@@ -40,7 +40,7 @@ VIOLATION = (
 
 
 class Malformed(ValueError):
-    """The data is not a message of this protocol. The connection is unusable."""
+    """Data is not a valid message of this protocol. The connection must not be used any longer."""
 
 
 class Kind(enum.IntEnum):
@@ -60,7 +60,7 @@ _KINDS = frozenset(Kind)
 
 
 class DType(enum.IntEnum):
-    """Element types. Half-precision types are added in fp32, and the sum is rounded once."""
+    """The types of elements. Half-precision types are added in fp32, and the sum is rounded once."""
 
     FLOAT32 = 1
     FLOAT64 = 2
@@ -89,39 +89,39 @@ _ITEMSIZE = {
 
 
 class Reduction(enum.IntEnum):
-    """SUM, or AVERAGE: the sum divided by the number of ranks. Rounding follows the division. Integers
-    support only SUM."""
+    """How elements are reduced. SUM: the sum over the ranks. AVERAGE: the sum divided by the number of ranks.
+    The result is rounded after the division. Integers support only SUM."""
 
     SUM = 0
     AVERAGE = 1
 
 
 HEADER = struct.Struct("<4sBBBxH2xIQQIIQQ")
-"""The magic number, and the fields of `Header` in the same order."""
+"""Format of a frame's header: the magic number, and the fields of `Header` in the same order."""
 _MAGIC = b"TSR2"
 
 
 class Header(NamedTuple):
-    """The header of every frame. Fields that a kind does not use are 0."""
+    """The header of every frame. Fields that a kind of frame does not use are 0."""
 
     kind: Kind
     dtype: int = 0
     reduction: int = 0
     rank: int = 0
-    #: Index of the chunk in its operation.
+    #: Index of the chunk within its operation.
     chunk: int = 0
-    #: Number of the operation among the group's operations that reducers execute, from 0 on.
+    #: Number of the operation, from 0 on, among the group's operations that reducers execute.
     operation: int = 0
-    #: Elements of the whole operation.
+    #: Number of elements of the whole operation.
     total: int = 0
-    #: Elements of each chunk of the operation, except the last.
+    #: Number of elements of each chunk of the operation. The last chunk may have fewer.
     step: int = 0
-    #: Bytes of the payload.
+    #: Number of bytes of the payload.
     nbytes: int = 0
     #: From a worker: number of results of this lane that the worker has. From a reducer: number of results of
     #: this lane that all ranks have.
     acknowledged: int = 0
-    #: Number of the operation in messages to users, from 1 on; 0 = no number.
+    #: Number of the operation in messages to users, from 1 on; 0 = the operation has no number.
     ordinal: int = 0
 
 
@@ -130,8 +130,8 @@ def pack(header: Header) -> bytes:
 
 
 def unpack(data: "bytes | bytearray | memoryview") -> Header:
-    """Decode a header from HEADER.size bytes. Raises Malformed for a wrong magic number or kind. The C
-    library has already checked that the size of a chunk fits its operation."""
+    """Decode a header from HEADER.size bytes. Raises Malformed if the magic number or the kind is wrong. The
+    C library has already checked that the size of a chunk fits its operation."""
     magic, kind, *rest = HEADER.unpack(data)
     if magic != _MAGIC or kind not in _KINDS:
         raise Malformed(VIOLATION)
@@ -139,31 +139,31 @@ def unpack(data: "bytes | bytearray | memoryview") -> Header:
 
 
 class Hello(NamedTuple):
-    """A worker's first message on a lane."""
+    """The first message of a worker on a lane."""
 
     #: Digest of the group's name.
     group: bytes
-    #: Generation of the group, chosen by rank 0. It increases with each restart of the ranks.
+    #: Generation of the group. Rank 0 chooses it, and it increases with each restart of the ranks.
     generation: int
     rank: int
     world: int
     #: Index of the reducer's thread.
     lane: int = 0
-    #: Number of results that this rank has on this lane in this generation.
+    #: Number of results of this lane and this generation that the rank has.
     received: int = 0
 
 
 class Accept(NamedTuple):
-    """A reducer's answer to `Hello`."""
+    """A reducer's answer to HELLO: it accepts the worker."""
 
-    #: Number of the reducer's threads. A worker has a lane to each.
+    #: Number of the reducer's threads. A worker has a lane to each thread.
     threads: int
 
 
 class Start(NamedTuple):
-    """A reducer's message when all ranks are connected."""
+    """A reducer's message after all ranks are connected: chunks may be sent."""
 
-    #: The lane's next position: the lowest number of results that any rank has received.
+    #: Position at which the lane continues. It is the lowest number of results that any rank has received.
     position: int
 
 

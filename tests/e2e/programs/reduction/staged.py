@@ -108,7 +108,7 @@ torch.cuda.current_stream = lambda device=None: Stream()
 torch.Tensor.record_stream = lambda self, stream: None
 torch.empty = create_unpinned
 pipeline.SLICE = 4096
-pipeline.Copies = lambda: pipeline.Staging(torch.device("cpu"))
+pipeline.CpuCopies = lambda: pipeline.GpuCopies(torch.device("cpu"))
 for node in (None, Node(False), Node(True)):
     check(node)
 print("ok")

@@ -1,1 +1,2 @@
-"""A worker's side: one communicator for each group, with a thread that moves the bytes."""
+"""A worker's side of the reduction: one communicator for each group, with a thread that sends and receives
+the data."""

@@ -1,5 +1,5 @@
-"""The interface between a worker's program and its reducers. Callers issue operations. A thread forms the
-group of ranks and moves the data until the group ends or fails."""
+"""The interface between a worker's program and its reducers. Callers issue operations (all-reduces). A thread
+forms the group of ranks, and moves the data until the group ends or fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def _discard(_: str) -> None:
 
 
 class Communicator:
-    """Connects a rank to its group. Call `start` once, `issue` any number of times, and then `close`."""
+    """Connects a rank to the reducers of its group. Call `start` once, `issue` any number of times, and then
+    `close`."""
 
     def __init__(
         self,
@@ -47,9 +48,12 @@ class Communicator:
         self._thread = threading.Thread(target=self._run, name=f"reduction-{group}", daemon=True)
 
     def start(self) -> None:
-        """Connect to all reducers, and wait for the connections of all ranks. Blocks for up to
-        `settings.start_seconds`. On failure, closes the communicator and raises ReductionFailed with the
-        missing reducers or ranks. The result may differ between ranks, so callers must agree on it."""
+        """Connect to all reducers, and wait until all ranks are connected. Blocks for up to
+        `settings.start_seconds`.
+
+        On failure, closes the communicator and raises ReductionFailed. The message lists the missing reducers
+        or ranks. The outcome may differ between ranks, so callers must agree on it.
+        """
         self._thread.start()
         self._operations.await_open()
 
@@ -83,13 +87,13 @@ class Communicator:
 
     def close(self) -> None:
         """Leave the group. Unfinished operations fail. Blocks until the thread has ended. Before that, the
-        thread sends the frames that other ranks may still need. Idempotent."""
+        thread sends the data that other ranks may still need. Further calls have no effect."""
         self._operations.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
     def describe(self) -> str:
-        """Return one line with the number of reducers and the maximum speed-up. Call it after `start`."""
+        """Return one line with the number of reducers and the maximum speed-up. Call this after `start`."""
         assert self._formation is not None
         return self._formation.describe()
 

@@ -1,4 +1,4 @@
-"""A rank's membership of its group, and the formation of the group."""
+"""Describes a rank's membership in its group, and forms the group by connecting the rank to all reducers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Membership(NamedTuple):
 
     settings: Settings
     operations: OperationQueue
-    #: The rank, its group and the group's generation.
+    #: The message HELLO, which contains the rank, its group, and the group's generation.
     hello: Hello
-    #: The reports to the service; None = the service reads no reports.
+    #: The reports to the service; None = the service reads no reports of this process.
     reports: Optional[Reports]
-    #: Logs a line.
+    #: Function that logs a line.
     log: Callable[[str], None]
 
 
@@ -33,7 +33,7 @@ _Found = TypeVar("_Found")
 
 
 class Formation:
-    """Forms a group. Its connections stay open until `close`, even after a failure."""
+    """Forms a group. After `form`, the connections stay open until `close`, even if `form` fails."""
 
     def __init__(self, membership: Membership) -> None:
         """Raises ReductionFailed if the C library is missing."""
@@ -49,7 +49,8 @@ class Formation:
         self.lanes: List[Lane] = []
 
     def form(self) -> None:
-        """Form the group. Blocks. Raises ReductionFailed with the missing reducers and ranks."""
+        """Form the group: connect to all reducers, and wait until all ranks are connected. Blocks. Raises
+        ReductionFailed if reducers or ranks are missing after the time limit."""
         firsts = self.lanes = [Lane(address) for address in self._settings.reducers]
         accepted = self._await(firsts, lambda lane: lane.accept)
         self.lanes = []
@@ -61,7 +62,7 @@ class Formation:
             lane.index = index
 
     def describe(self) -> str:
-        """Return one line with the number of reducers and the maximum speed-up. Call it after `form`."""
+        """Return one line with the number of reducers and the maximum speed-up. Call this after `form`."""
         return describe(self._settings, self._membership.hello.world, len(self.lanes))
 
     def close(self) -> None:
@@ -71,7 +72,8 @@ class Formation:
     def _await(
         self, lanes: Sequence[Lane], wanted: Callable[[Lane], Optional[_Found]]
     ) -> List[_Found]:
-        """Connect these lanes, wait for a value of each, and return the values. Raises ReductionFailed."""
+        """Connect the given lanes, and wait until `wanted` returns a value for each of them. Return the
+        values. Raises ReductionFailed if a value is missing after the time limit."""
         while True:
             self._news.clear()
             now = time.monotonic()
@@ -92,7 +94,7 @@ class Formation:
 
 
 def describe(settings: Settings, world: int, threads: int) -> str:
-    """Describe a group in one line. `threads`: total number of threads of all reducers."""
+    """Return a description of a group in one line. `threads`: total number of threads of all reducers."""
     reducers = len(settings.reducers)
     # If the bandwidths are unknown, assume that reducers have sufficient bandwidth.
     speed = settings.speed or world / reducers

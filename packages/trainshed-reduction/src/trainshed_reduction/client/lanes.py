@@ -1,5 +1,5 @@
-"""Lanes: the successive connections of a worker to one thread of a reducer. A lane reconnects. It also
-records which ranks are missing and since when the reducer is lost."""
+"""A lane connects a worker to one thread of a reducer. If its connection breaks, the lane connects again. It
+also records which ranks are missing, and how long the reducer has been lost."""
 
 from __future__ import annotations
 
@@ -18,43 +18,47 @@ from trainshed_reduction.wire import Accept, Hello, Kind, Start
 Address = Tuple[str, int]
 
 _KEEPALIVE_TIMEOUT = 10.0
-"""A waiting reducer that sends no frame for this many seconds is lost. It sends its status every second."""
+"""Seconds without a frame after which a reducer that waits for ranks counts as lost. A waiting reducer sends
+its status every second."""
 _FIRST_INTERVAL = 0.01
 _MAX_INTERVAL = 0.5
 _STALL_TIMEOUT = 20.0
-"""A host that accepts no data for this many seconds is lost."""
+"""Seconds after which a host that accepts no data counts as lost."""
 
 
 class Dial:
-    """The connection parameters of all lanes of a rank."""
+    """The parameters that all connections of a rank share."""
 
     def __init__(self, settings: Settings, wake: Callable[[], None]) -> None:
         self.token = settings.token
-        #: Called from any thread when a connection has changed.
+        #: Called, in any thread, when the state of a connection has changed.
         self.wake = wake
 
 
 class Connection:
-    """One connection of a lane, starting with the attempt to connect.
+    """One connection of a lane. It includes the attempt to connect.
 
     Each connection has a thread, so that an unresponsive reducer does not delay other lanes. The thread
-    connects, sends HELLO, waits for all ranks, and stores the results for the communicator's thread."""
+    connects, sends HELLO, waits until all ranks are connected, and stores the results in fields, which the
+    communicator's thread reads.
+    """
 
     def __init__(self, address: Address, dial: Dial, hello: Hello) -> None:
-        #: Set after the reducer has accepted this worker.
+        #: The reducer's ACCEPT; None until the reducer has accepted this worker.
         self.accept: Optional[Accept] = None
-        #: The time of the acceptance.
+        #: The time at which the reducer accepted this worker.
         self.greeted = 0.0
-        #: The time of the reducer's last frame.
+        #: The time at which the reducer's last frame arrived.
         self.last_frame_time = 0.0
-        #: The last status of a waiting reducer, or None.
+        #: The last status that a waiting reducer has sent; None = it has sent none, or does not wait.
         self.status: Optional[str] = None
-        #: Set when all ranks are connected. From then on, only the communicator's thread uses the socket.
+        #: The reducer's START; None until all ranks are connected. From then on, only the communicator's
+        #: thread uses the socket.
         self.start: Optional[Start] = None
         self.socket: Optional[socket.socket] = None
-        #: The cause of a failure, set after all other fields, or None.
+        #: Why the connection failed; None = it has not failed. It is set after all other fields.
         self.cause: Optional[str] = None
-        #: Whether the reducer has rejected this worker, so that a retry is useless.
+        #: Whether the reducer has rejected this worker. Another attempt would then be useless.
         self.is_refused = False
         self._address = address
         self._dial = dial
@@ -67,7 +71,7 @@ class Connection:
         self.last_frame_time, self.status = now, status
 
     def close(self) -> None:
-        """End the connection, and ignore further results of its thread."""
+        """End the connection. Later results of its thread are ignored."""
         self._is_closed = True
         connection = self.socket
         if connection is not None and (self.start is not None or self.cause):
@@ -92,7 +96,8 @@ class Connection:
         self._dial.wake()
 
     def _connect(self) -> Start:
-        """Connect, and wait until all ranks are connected. Raises WorkerRejected, OSError, Malformed."""
+        """Connect, and wait until all ranks are connected. Raises WorkerRejected if the reducer rejects this
+        worker, Malformed if a frame is invalid, and OSError if the connection fails."""
         dial = self._dial
         connection, accept = proof.connect(self._address, dial.token, self._hello)
         self.socket = connection
@@ -112,20 +117,21 @@ class Connection:
 
 
 class Lane:
-    """The connections of a worker to one thread of a reducer."""
+    """The successive connections of a worker to one thread of a reducer."""
 
     def __init__(self, address: Address, thread: int = 0) -> None:
-        """`address`: the reducer's address. `thread`: index of the reducer's thread."""
+        """`address`: the address of the reducer. `thread`: index of the thread within the reducer."""
         self.address = address
         self.thread = thread
         self.index = -1
-        #: The current connection, or the current attempt to connect.
+        #: The current connection, or the current attempt to connect; None = neither.
         self.connection: Optional[Connection] = None
-        #: Whether the connection transfers chunks.
+        #: Whether chunks are transferred on the current connection.
         self.running = False
-        #: The reason why no connection exists, or None before the first attempt.
+        #: Why the last connection was lost or failed; None before the first attempt.
         self.cause: Optional[str] = None
-        #: The time at which the last accepted connection was lost, or at which the lane was created.
+        #: The time at which the last accepted connection was lost. Before that, the time at which the lane
+        #: was created.
         self._gone = time.monotonic()
         self._interval = 0.0
         self._due = 0.0
@@ -135,23 +141,23 @@ class Lane:
 
     @property
     def accept(self) -> Optional[Accept]:
-        """The reducer's ACCEPT, or None if it has not accepted this worker. The reducer may still wait for
-        other ranks."""
+        """The reducer's ACCEPT; None = the reducer has not accepted this worker on the current connection.
+        After ACCEPT, the reducer may still wait for other ranks."""
         return None if self.connection is None else self.connection.accept
 
     @property
     def start(self) -> Optional[Start]:
-        """The reducer's START, or None until all ranks are connected."""
+        """The reducer's START; None until all ranks are connected."""
         return None if self.connection is None else self.connection.start
 
     @property
     def status(self) -> Optional[str]:
-        """The last status of a waiting reducer, or None."""
+        """The last status that a waiting reducer has sent, or None."""
         return None if self.connection is None else self.connection.status
 
     @property
     def last_frame_time(self) -> float:
-        """The time of the reducer's last frame, or of the loss of its connection."""
+        """The time of the reducer's last frame, or the time at which the lane was lost if that is later."""
         return (
             self._gone
             if self.connection is None
@@ -163,8 +169,9 @@ class Lane:
             self.connection.record_frame(now, status)
 
     def connect(self, dial: Dial, hello: Callable[[Lane], Hello], now: float) -> Optional[float]:
-        """Connect if a connection attempt is due. Return the time for the next call, or None if the caller
-        can wait for a change. Raises ReductionFailed if the reducer rejects this worker."""
+        """Start to connect if an attempt is due. Return the time at which the next attempt is due, or None if
+        no time is known before the connection changes. Raises ReductionFailed if the reducer has rejected
+        this worker."""
         connection = self.connection
         if connection is not None and connection.cause:
             if connection.is_refused:
@@ -178,7 +185,7 @@ class Lane:
         return None
 
     def start_transfer(self) -> Tuple[socket.socket, Start]:
-        """Return the socket and START. From now on the connection transfers chunks."""
+        """Start to transfer chunks on the connection. Return its socket and the reducer's START."""
         assert self.connection is not None and self.connection.socket is not None
         assert self.start is not None
         self.running = True
@@ -186,7 +193,7 @@ class Lane:
         return self.connection.socket, self.start
 
     def lose(self, cause: str) -> None:
-        """Close an unusable connection, and schedule a new one."""
+        """Close the connection, which has failed, and schedule another attempt. `cause`: why it failed."""
         gone = self._gone if self.accept is None else time.monotonic()
         self.close()
         self.cause, self._gone = cause, gone
@@ -194,7 +201,7 @@ class Lane:
         self._interval = min(_MAX_INTERVAL, max(_FIRST_INTERVAL, 2 * self._interval))
 
     def close(self) -> None:
-        """Close the current connection, if one exists."""
+        """Close the current connection, if there is one."""
         if self.connection is not None:
             self.connection.close()
         self.connection = None
@@ -202,7 +209,7 @@ class Lane:
         self._gone = time.monotonic()
 
     def complaint(self) -> str:
-        """Return the reason why the lane has no running connection, as a message."""
+        """Return a message about why the lane has no running connection."""
         if self.accept is not None:
             return f"{self}: {self.status or 'it has not reported the missing ranks yet'}"
         return f"no connection to {self}: {self.cause or 'it does not respond'}"
@@ -211,6 +218,7 @@ class Lane:
 def connect_due(
     lanes: Iterable[Lane], dial: Dial, hello: Callable[[Lane], Hello], now: float
 ) -> float:
-    """Connect all due lanes, and return the next due time (infinity = never)."""
+    """Start the connections of all lanes that are due. Return the time at which the next one is due (infinity
+    = none)."""
     dues = [lane.connect(dial, hello, now) for lane in lanes]
     return min((due for due in dues if due is not None), default=float("inf"))

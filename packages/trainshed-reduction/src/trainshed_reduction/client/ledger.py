@@ -1,10 +1,13 @@
-"""The ledger of a group's operations: destinations of chunks, received results, and chunks that other ranks
-may still need. It uses no sockets, threads or clocks.
+"""The ledger of a group's operations. It records the destinations of chunks, the received results, and the
+chunks that other ranks may still need. It uses no sockets, threads or clocks.
 
-An operation consists of chunks. Each chunk is sent to the next position of a lane. All ranks compute the same
-positions. The ledger keeps a chunk until all ranks have its result, because its reducer may be lost. In that
-case the rank sends the chunk's result again if it has arrived, or otherwise its input. The result is in the
-user's memory until the operation is done, and then in a copy."""
+An operation (all-reduce) consists of chunks. Each chunk is sent to the next position of a lane. All ranks
+compute the same positions.
+
+The ledger keeps a chunk until all ranks have its result, because the chunk's reducer may be lost. After such
+a loss, the rank sends the chunk again: its result if it has arrived, or otherwise its input. Until the
+operation is done, the result is in the user's memory. Afterwards, the ledger keeps a copy.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +24,24 @@ class Place(NamedTuple):
     """The destination of a chunk."""
 
     lane: int
-    #: As in `Frame`. The integer part is the same on all ranks.
+    #: Number that orders the frames of a rank (`Frame.row`). Its integer part is the same on all ranks.
     row: float
 
 
 def place_of(number: int, lanes: int, rank: int, world: int) -> Place:
-    """Return the destination of the `number`-th chunk (from 0). Chunks are assigned to lanes in turn, and a
-    row has one chunk per lane. All ranks use the same lanes, but each rank starts a row at a different lane.
-    Therefore ranks do not all send to the same reducer at once."""
+    """Return the destination of a chunk. `number`: index of the chunk, from 0, over all operations.
+
+    Chunks are assigned to lanes in turn, and a row consists of one chunk per lane. All ranks assign a chunk
+    to the same lane, but each rank sends the chunks of a row in an order that starts at a different lane.
+    Therefore not all ranks send to the same reducer at once.
+    """
     row, lane = divmod(number, lanes)
     return Place(lane, row + (lane - rank * lanes // world) % lanes / lanes)
 
 
 class Work:
-    """An operation: the common header fields of its chunks, and the user's memory until it is done."""
+    """An operation: the header fields that all of its chunks share, and the user's memory until the operation
+    is done."""
 
     __slots__ = ("dtype", "entries", "header", "left", "operation", "view")
 
@@ -50,7 +57,8 @@ class Work:
 
 
 class Entry:
-    """A chunk. `here`: whether this rank has its result. `everywhere`: whether all ranks have it."""
+    """A chunk of an operation. `here`: whether this rank has the chunk's result. `everywhere`: whether all
+    ranks have it."""
 
     __slots__ = ("chunk", "everywhere", "here", "kept", "row", "work")
 
@@ -75,8 +83,9 @@ class Entry:
             self.kept = memoryview(bytearray(self.data()))
 
     def frame(self) -> Frame:
-        """Return the frame to send: the input, or a copy of the received result. A copy is needed because the
-        operation may finish before the frame is sent."""
+        """Return the frame of the chunk to send. It contains the chunk's input, or a copy of its result if
+        the result has arrived. A copy is needed because the operation may be done, and the user's memory may
+        change, before the frame is sent."""
         if self.here:
             self.keep()
         data = self.data()
@@ -95,29 +104,29 @@ class _Lane:
 
 
 class Ledger:
-    """The operations of a group, with their chunks and results."""
+    """The operations of a group on one rank, with their chunks and results."""
 
     def __init__(self, lanes: int, rank: int, world: int, largest: int) -> None:
-        """`lanes`: number of lanes. `largest`: maximum bytes of a chunk, which is the same on all ranks."""
+        """`lanes`: number of lanes. `largest`: maximum bytes of a chunk, the same on all ranks."""
         self._rank = rank
         self._largest = largest
         self._world = world
         self._lanes = [_Lane() for _ in range(lanes)]
-        #: Number of chunks that are assigned to lanes.
+        #: Number of chunks that were assigned to lanes so far.
         self._dealt = 0
         self._issued = 0
         #: Unfinished operations, in order.
         self.open: List[Work] = []
 
     def keeps(self, lane: int) -> bool:
-        """Whether some rank may lack a result of this lane."""
+        """Return whether other ranks may lack a result of this lane, so that the ledger keeps its chunks."""
         return bool(self._lanes[lane].entries)
 
     def issue(
         self, view: memoryview, dtype: DType, reduction: Reduction, operation: Operation
     ) -> List[Tuple[int, Frame]]:
-        """Start an operation on `view`, a memoryview of bytes. Return the frames to send, each with its
-        lane."""
+        """Start an operation on `view`, a memoryview of bytes. Return (lane, frame) pairs: the frames to
+        send."""
         total = len(view) // dtype.itemsize
         step = layout.chunk_elements(total, dtype.itemsize, len(self._lanes), self._largest)
         header = Header(
@@ -139,13 +148,14 @@ class Ledger:
         return self._lanes[lane].received
 
     def oldest_pending(self, lane: int) -> Optional[Entry]:
-        """Return the lane's first chunk without a result."""
+        """Return the first chunk of a lane whose result has not arrived; None = all results have arrived."""
         state = self._lanes[lane]
         at = state.received - state.base
         return state.entries[at] if at < len(state.entries) else None
 
     def record_result(self, lane: int, position: int) -> Optional[Work]:
-        """Record the arrival of a chunk's result. Return the operation if this chunk completes it."""
+        """Record that the result of a chunk has arrived. Return the chunk's operation if all of its results
+        have arrived, otherwise None."""
         state = self._lanes[lane]
         entry = state.entries[position - state.base]
         entry.here = True
@@ -158,7 +168,7 @@ class Ledger:
         return entry.work if not entry.work.left else None
 
     def release(self, work: Work) -> None:
-        """Release the user's memory of a finished operation, after copying the results that other ranks may
+        """Stop using the user's memory of a finished operation. Copies the results that other ranks may still
         need."""
         for entry in work.entries:
             if not entry.everywhere:
@@ -168,7 +178,7 @@ class Ledger:
         self.open.remove(work)
 
     def acknowledge(self, lane: int, position: int) -> None:
-        """Remove the lane's chunks below this position, because all ranks have the results."""
+        """Delete the chunks of a lane below a position, because all ranks have their results."""
         state = self._lanes[lane]
         while state.base < min(position, state.received):
             entry = state.entries.popleft()
@@ -177,7 +187,8 @@ class Ledger:
             state.base += 1
 
     def replay(self, lane: int, position: int) -> Optional[List[Frame]]:
-        """Return all frames that a reducer needs from this position; None = the position is invalid."""
+        """Return the frames of a lane from `position` on, which a reducer requests after a new connection.
+        None = the position is invalid."""
         state = self._lanes[lane]
         if not state.base <= position <= state.received:
             return None

@@ -1,4 +1,4 @@
-"""Detects silent reducers and lost ranks."""
+"""Detects reducers that send nothing and ranks that are lost."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from trainshed_reduction.client.operations import ReductionFailed
 from trainshed_reduction.process import Reports
 
 _KEEPALIVE_TIMEOUT = 10.0
-"""A reducer with outstanding results that sends no frame for this many seconds is silent. It sends its status
-every second."""
+"""Seconds without a frame after which a reducer that owes results counts as silent. A reducer sends its
+status every second while it waits for ranks."""
 _FIRST_WARNING = 10.0
-"""Seconds of a wait before the first log line about the wait."""
+"""Seconds that a wait must last before it is logged for the first time."""
 
 
 class LossDetector:
-    """Detects silent reducers and lost ranks by the time for which this rank has waited for them."""
+    """Detects silent reducers and lost ranks by measuring how long this rank has waited for them."""
 
     def __init__(self, limit: float, absence: float, log: Callable[[str], None]) -> None:
-        #: Maximum seconds to wait for a lane's next result.
+        #: Maximum seconds to wait for the next result of a lane.
         self._limit = limit
-        #: Maximum seconds for which a rank may have no connection to any reducer.
+        #: Maximum seconds for which a rank may be connected to no reducer.
         self._absence = absence
         self._log = log
-        #: By lane: the next chunk without a result, and the start of the wait.
+        #: By index of the lane: the first chunk without a result, and the time since which this rank waits
+        #: for it.
         self._waits: Dict[int, Tuple[Entry, float]] = {}
         self._warn_after = _FIRST_WARNING
 
     def check(self, ledger: Ledger, lanes: Sequence[Lane], now: float) -> List[Lane]:
-        """Return the lanes that wait for results of silent reducers. Raises ReductionFailed if a wait is too
-        long."""
+        """Return the lanes whose reducers are silent although they owe results. Raises ReductionFailed if
+        this rank has waited too long for a result."""
         before, self._waits = self._waits, {}
         for lane in lanes:
             entry = ledger.oldest_pending(lane.index)
@@ -71,9 +72,11 @@ class LossDetector:
             self._log(text)
 
     def check_absence(self, ledger: Ledger, lanes: Sequence[Lane], now: float) -> None:
-        """Raise ReductionFailed if a rank has been absent for too long. A worker is lost if all reducers
-        report it as missing. A slow or partly disconnected worker is not reported by all. A lost worker does
-        not return to its group."""
+        """Raise ReductionFailed if a rank has been lost for too long.
+
+        A worker is lost if all reducers report it as missing. If only some reducers report it, it is slow or
+        partly disconnected. A lost worker does not return to its group.
+        """
         if not ledger.open or any(lane.running or lane.accept is None for lane in lanes):
             return
         since = max((lane.connection.greeted for lane in lanes if lane.connection), default=now)
@@ -87,8 +90,8 @@ class LossDetector:
 
 
 def report_silence(reports: Reports, lane: Lane) -> None:
-    """Report a silent reducer on the job's timeline, as the reason why the program waits."""
-    # Use the same text on all ranks, because the service shows equal notes only once.
+    """Add a note about a silent reducer to the job's timeline, because it explains why the program waits."""
+    # Use the same text on all ranks, because the service shows notes with the same text only once.
     reducer = "{}:{}".format(*lane.address)
     text = f"reducer {reducer} does not respond; the worker reconnects to it"
     reports.add_note(f"silent {reducer}", text, "WARNING")

@@ -1,4 +1,4 @@
-"""The queue of operations between callers and the communicator's thread. The threads share nothing else."""
+"""The queue of operations between callers and the communicator's thread. They share no other data."""
 
 from __future__ import annotations
 
@@ -16,31 +16,34 @@ else:
 
 
 class ReductionFailed(RuntimeError):
-    """An all-reduce cannot finish. The message contains the responsible rank or reducer, and a remedy."""
+    """An all-reduce cannot finish. The message contains the cause (a rank or reducer) and a remedy."""
 
 
 class Operation(_Future):
-    """A running all-reduce. `Communicator.issue` creates it. The communicator's thread finishes it and calls
+    """An all-reduce that was issued (`Communicator.issue`). The communicator's thread finishes it and calls
     its callbacks."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
-        #: Number of the operation in messages. It is the same on all ranks (`wire.Header.ordinal`).
+        #: Number of the operation in messages to users. It is the same on all ranks (`wire.Header.ordinal`).
         self.number = number
 
     def wait(self, timeout: Optional[float] = None) -> bool:
-        """Wait, and return whether the operation is done. Raises ReductionFailed if it failed."""
+        """Wait until the operation is done or `timeout` seconds have passed. Return whether it is done.
+        Raises ReductionFailed if it failed."""
         try:
             failure = self.exception(timeout)
         except futures.TimeoutError:
             return False
         if failure is not None:
-            # Omit the traceback of the internal thread, which does not help the program's author.
+            # Omit the traceback, because it is about the internal thread and does not help the author of the
+            # program.
             raise failure.with_traceback(None)
         return True
 
     def finish(self, failure: Optional[ReductionFailed] = None) -> None:
-        """Finish the operation. Further calls have no effect."""
+        """Finish the operation: it failed with `failure`, or succeeded if that is None. Further calls have no
+        effect."""
         if self.done():
             return
         if failure is None:
@@ -50,7 +53,7 @@ class Operation(_Future):
 
 
 class QueuedOperation(NamedTuple):
-    """A queued operation. `view`: the bytes to reduce."""
+    """An operation in the queue. `view`: the bytes to reduce."""
 
     view: memoryview
     dtype: DType
@@ -74,7 +77,7 @@ class OperationQueue:
     # ---- callers
 
     def await_open(self) -> None:
-        """Wait until the group has formed. Raises ReductionFailed if the formation fails."""
+        """Wait until the group is formed. Raises ReductionFailed if it cannot be formed."""
         with self._changed:
             self._changed.wait_for(lambda: self._open or self._failure is not None)
             if not self._open and self._failure is not None:
@@ -83,7 +86,7 @@ class OperationQueue:
     def queue(
         self, view: memoryview, dtype: DType, reduction: Reduction, ordinal: Optional[int]
     ) -> Operation:
-        """Queue an operation. Raises ReductionFailed."""
+        """Add an operation to the queue. Raises ReductionFailed if the group has failed."""
         with self._changed:
             if self._failure is not None:
                 raise self._failure
@@ -105,15 +108,15 @@ class OperationQueue:
             self._changed.notify_all()
 
     def drain(self) -> Iterator[QueuedOperation]:
-        """Yield the operations in order. An operation stays queued until the caller requests the next one, so
-        that `fail` finds it."""
+        """Yield the operations in order. An operation is removed only when the caller requests the next one,
+        so that `fail` still finds it."""
         while self._handed:
             yield self._handed[0]
             self._handed.popleft()
 
     def fail(self, failure: ReductionFailed, taken: Sequence[Operation] = ()) -> None:
-        """Fail all unfinished operations (`taken` or queued) and all later ones. Further calls do not change
-        the failure."""
+        """Fail all queued operations, the operations in `taken`, and all later ones. If this was called
+        before, the first failure is used."""
         with self._changed:
             self._failure = self._failure or failure
             pending = [*taken, *(handed.operation for handed in self._handed)]

@@ -1,4 +1,5 @@
-"""Runs a group on one rank: passes chunks to the transfer and results to callers, and reconnects lanes."""
+"""Runs a group on one rank. It passes chunks to the native transfer, passes results to callers, and connects
+broken lanes again."""
 
 from __future__ import annotations
 
@@ -19,20 +20,21 @@ from trainshed_reduction.native.transfer import Event, NativeTransfer
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import MAX_CHUNK, Hello, Kind
 
-# The data in flight of a rank must keep its link busy without long queues. About three rows of chunks
-# suffice, because a chunk's result arrives about one row after the rank has sent the chunk. More data would
-# only wait in queues. Measured speed as a fraction of its bound: 92-97 % with 3 rows, 89 % with 8, 55-75 %
-# with 1.5.
+# These constants decide how many bytes of a rank are in flight. There must be enough to keep its link busy,
+# but not so many that they form long queues. About three rows of chunks suffice, because the result of a
+# chunk arrives about one row after the chunk was sent. Measured speed as a fraction of its bound: 92-97 %
+# with 3 rows, 89 % with 8, 55-75 % with 1.5.
 
 _ROW = 320 << 10
 _ROW_SECONDS = 0.013
 _ROWS = 3
 _MIN_LANES = 4
-"""A row has at least this many chunks. With fewer, larger chunks, results would arrive too late."""
+"""Minimum number of chunks in a row. With fewer (and therefore larger) chunks, results would arrive too late.
+"""
 _MIN_CREDIT = 1 << 20
 _MIN_FLIGHT_SECONDS = 0.002
-"""Minimum data in flight, in seconds of the link's bandwidth. It hides delays within hosts if rows are
-short."""
+"""Minimum amount of data in flight, as the number of seconds that the link needs to send it. It hides delays
+within hosts if rows are short."""
 _MAX_CREDIT = 64 << 20
 
 
@@ -44,8 +46,11 @@ class Flow(NamedTuple):
 
 
 def flow_for(settings: Settings, lanes: int, *, delay: float = 0.0) -> Flow:
-    """Return the flow for the settings' bandwidth. `lanes`: number of lanes with chunks. `delay`: round-trip
-    time of an idle network in seconds. The settings may limit the size of a chunk and set the credit."""
+    """Return the size of chunks and the credit (maximum bytes in flight) for the bandwidth in the settings.
+
+    `lanes`: number of lanes. `delay`: round-trip time of an idle network in seconds. The settings may limit
+    the size of chunks, and may set the credit.
+    """
     rate = settings.worker_gbps * 1e9 / 8
     row = max(_ROW, int(rate * _ROW_SECONDS))
     chunk = min(
@@ -64,7 +69,7 @@ _MAX_ROUND_TRIP = 10.0
 
 
 def round_trip(connection: socket.socket) -> float:
-    """Return the minimum round-trip time of a connection in seconds; 0 = unknown."""
+    """Return the minimum round-trip time that a connection has measured, in seconds; 0 = unknown."""
     try:
         info = connection.getsockopt(
             socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + _MIN_RTT.size
@@ -80,16 +85,16 @@ _LOG_INTERVAL = 60.0
 _CHECK_INTERVAL = 0.5
 """Seconds between two checks for conditions that cause no events, such as silence."""
 _FLUSH_TIMEOUT = 10.0
-"""Timeout in seconds for sending frames that other ranks may need after the loss of a reducer."""
+"""Maximum seconds at the end for sending frames that other ranks may need after the loss of a reducer."""
 _LAST_FRAME_TIMEOUT = 1.0
-"""Timeout in seconds for sending a lane's last frame."""
+"""Maximum seconds for sending the last frame of a lane."""
 
 
 class RunningGroup:
     """A running group on one rank. Only the communicator's thread uses it."""
 
     def __init__(self, membership: Membership, formation: Formation) -> None:
-        """`formation`: the group's connections, which the caller closes."""
+        """`formation`: the group's connections. The caller closes them."""
         self._membership = membership
         self._settings = settings = membership.settings
         self._operations = membership.operations
@@ -97,7 +102,8 @@ class RunningGroup:
         self._dial = formation.dial
         self._lanes = lanes = formation.lanes
         self._losses = LossDetector(settings.wait_seconds, settings.absent_seconds, membership.log)
-        # The credit includes this rank's own round-trip time, so it may differ between ranks.
+        # Include the round-trip time of this rank's own connections. The credit may therefore differ between
+        # ranks.
         sockets = [lane.connection.socket for lane in self._lanes if lane.connection]
         delay = max(
             (round_trip(connection) for connection in sockets if connection is not None),
@@ -111,17 +117,18 @@ class RunningGroup:
 
     @property
     def unfinished_operations(self) -> List[Operation]:
-        """The unfinished operations."""
+        """The operations that were issued and are not finished."""
         return [work.operation for work in self._ledger.open]
 
     def start(self) -> None:
-        """Attach the lanes, and allow other threads to wake this thread."""
+        """Start to transfer chunks on all lanes, and allow other threads to wake this thread."""
         self._dial.wake = self._operations.wake = self._transfer.wake
         for lane in self._lanes:
             self._resume(lane)
 
     def run_once(self) -> None:
-        """Move data until an event occurs, and handle it. Raises ReductionFailed if the group has failed."""
+        """Move data until an event occurs, and handle the event. Raises ReductionFailed if the group has
+        failed."""
         for view, dtype, reduction, operation in self._operations.drain():
             for lane, frame in self._ledger.issue(view, dtype, reduction, operation):
                 self._transfer.push(lane, frame)
@@ -136,8 +143,8 @@ class RunningGroup:
                 self._losses.check_absence(self._ledger, self._lanes, now)
 
     def leave(self) -> None:
-        """Send the frames that other ranks may need, and leave the group. If operations are unfinished, the
-        group fails."""
+        """Send the frames that other ranks may still need, and leave the group. If operations are unfinished,
+        the group fails."""
         if self.unfinished_operations:
             number = self.unfinished_operations[0].number
             self.report_failure(f"it left the group before operation {number} finished")
@@ -149,12 +156,12 @@ class RunningGroup:
         self._send_last(proof.frame(Kind.BYE))
 
     def report_failure(self, reason: str) -> None:
-        """Notify the other ranks of this rank's failure, if possible."""
+        """Notify the other ranks that this rank has failed, if possible."""
         self._send_last(proof.text_frame(Kind.ERROR, reason))
         self._detach()
 
     def _send_last(self, frame: bytes) -> None:
-        """Send a last frame on each lane. Does nothing if frames are unsent."""
+        """Send a last frame on each lane. Does nothing if earlier frames are not sent yet."""
         if self._transfer.unsent():
             return
         for lane in self._lanes:
@@ -167,8 +174,8 @@ class RunningGroup:
                     connection.sendall(frame)
 
     def close(self) -> None:
-        """Free the transfer, which then no longer accesses callers' memory. Call no other method
-        afterwards."""
+        """Free the native transfer. Afterwards, it no longer accesses the memory of callers. No other method
+        may be called then."""
         self._detach()
         self._transfer.close()
 
@@ -204,7 +211,8 @@ class RunningGroup:
     # ---- lanes
 
     def _move(self, until: float) -> float:
-        """Handle events of reducers and connections until a deadline. Return the current time."""
+        """Move data and connect lanes until the time `until`, or until an event occurs. Return the current
+        time."""
         now = time.monotonic()
         due = connect_due(self._lanes, self._dial, self._hello_of, now)
         self._handle(self._transfer.run(max(0.0, min(due, until) - now)))
@@ -214,8 +222,8 @@ class RunningGroup:
         return time.monotonic()
 
     def _is_needed(self) -> bool:
-        """Whether a restarting reducer may need results that only this rank has. If this rank left now, the
-        reducer could not distinguish it from a slow rank."""
+        """Return whether a reducer that restarts may need results that only this rank has. If this rank left
+        now, that reducer would treat it as a slow rank."""
         return any(not lane.running and self._ledger.keeps(lane.index) for lane in self._lanes)
 
     def _hello_of(self, lane: Lane) -> Hello:

@@ -15,15 +15,15 @@ from typing import List, Optional, Sequence, Tuple
 from trainshed_reduction.native import library
 
 COMPILER_TIMEOUT = 240.0
-"""Timeout of the compiler in seconds. It usually takes one or two seconds, and much longer on a busy
-machine."""
+"""Maximum seconds for which the compiler may run. It usually takes one or two seconds, and much longer on a
+busy machine."""
 FLAGS = (
     "-std=c11",
     "-O3",
     "-fPIC",
     "-shared",
     "-fvisibility=hidden",
-    # Round after each multiplication and each addition, like NumPy.
+    # Round after each multiplication and after each addition, as NumPy does.
     "-ffp-contract=off",
     "-Wall",
     "-Wextra",
@@ -55,7 +55,7 @@ def build(directory: Path, flags: Sequence[str] = ()) -> Tuple[Optional[Path], s
 def _compiler() -> List[str]:
     try:
         named_compiler = shlex.split(os.environ.get("CC", ""))
-    except ValueError:  # CC contains unbalanced quotes.
+    except ValueError:  # The variable CC contains unbalanced quotes, so treat it as a path.
         named_compiler = [os.environ["CC"]]
     for command in [named_compiler] if named_compiler else [["cc"], ["gcc"], ["clang"]]:
         if shutil.which(command[0]):
@@ -68,7 +68,8 @@ def _compiler() -> List[str]:
 def _compile(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
     sources = [str(library.DIRECTORY / name) for name in library.SOURCES if name.endswith(".c")]
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Build in a temporary directory and rename, because other processes may also build the library now.
+    # Build in a temporary directory and then rename the file, because other processes may build the library
+    # at the same time.
     with tempfile.TemporaryDirectory(prefix=".building-", dir=str(path.parent)) as workspace:
         made = Path(workspace) / path.name
         complaints = Path(workspace) / "errors"
@@ -79,7 +80,7 @@ def _compile(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                # By default, Zig stores its caches in the home directory, which may be missing.
+                # By default, Zig stores its caches in the home directory, which may not exist.
                 env={
                     **os.environ,
                     "ZIG_GLOBAL_CACHE_DIR": workspace,
@@ -89,7 +90,7 @@ def _compile(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
             try:
                 status = compiler.wait(COMPILER_TIMEOUT)
             except subprocess.TimeoutExpired:
-                # Kill the whole process group, because the compiler's child processes do the work.
+                # Kill the whole process group, because child processes of the compiler do the work.
                 os.killpg(compiler.pid, signal.SIGKILL)
                 compiler.wait()
                 return None, f"{command[0]} took longer than {COMPILER_TIMEOUT:g} seconds"

@@ -56,12 +56,14 @@ _SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
 
 
 class Library:
-    """The loaded library. `functions`: its typed functions. Calls keep the interpreter lock, because they
-    take less time than releasing it. `unlocked`: the same functions, but calls release the interpreter
-    lock."""
+    """The loaded C library.
+
+    Calls through `functions` keep Python's interpreter lock, because they take less time than releasing the
+    lock. Calls of the same functions through `unlocked` release it.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Load the library. Raises OSError or AttributeError if `path` is not this library."""
+        """Load the library. Raises OSError or AttributeError if the file at `path` is not this library."""
         self.path = path
         self.functions = ctypes.PyDLL(str(path))
         self.unlocked = ctypes.CDLL(str(path))
@@ -73,19 +75,19 @@ class Library:
 
 
 def load() -> Optional[Library]:
-    """Return the library, or None if it is unusable. In the latter case, `reason` returns the cause. Loads
-    the library only once."""
+    """Return the library, or None if it cannot be used. `reason` then returns the cause. The library is
+    loaded at the first call."""
     return _find()[0]
 
 
 def reason() -> str:
-    """Return the reason why `load` returns None; "" if it returns the library."""
+    """Return why `load` returns None; "" if `load` returns the library."""
     return _find()[1]
 
 
 def name(machine: Optional[str] = None) -> str:
-    """Return the library's file name for an architecture. Default: this machine's. The name contains a digest
-    of the sources, so that a library from other sources is never loaded."""
+    """Return the file name of the library for an architecture. Default: this machine's architecture. The name
+    contains a digest of the sources, so that a library from other sources is never loaded."""
     digest = hashlib.sha256()
     for source in SOURCES:
         digest.update((DIRECTORY / source).read_bytes())
@@ -102,9 +104,7 @@ def _find() -> Tuple[Optional[Library], str]:
             path = place / file
             if path.exists():
                 return Library(path), ""
-    except (
-        Exception
-    ) as error:  # The exceptions depend on the platform, and this function must not raise any.
+    except Exception as error:  # Which exceptions occur depends on the platform.
         return None, f"{path} cannot be loaded: {error}"
     return None, file + " was not built. Run python -m trainshed_reduction.native with a C compiler"
 
@@ -115,14 +115,16 @@ _EVENT = struct.Struct("=iiQQII")
 
 
 class Result(NamedTuple):
-    """The result of the frame at `position` of `lane` was written to the frame's target."""
+    """The result of a frame has arrived, and was written to the frame's target. `position`: the frame's
+    position on `lane`."""
 
     lane: int
     position: int
 
 
 class Message(NamedTuple):
-    """A frame without a chunk arrived. `lane`: on a worker, the lane; on a reducer, the connection's slot."""
+    """A frame that carries no chunk has arrived. `lane`: on a worker, the lane; on a reducer, the
+    connection's slot (number)."""
 
     lane: int
     header: Header
@@ -130,20 +132,21 @@ class Message(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A connection broke or is unusable. `lane`: as in `Message`."""
+    """A connection is broken or unusable. `lane`: as in `Message`."""
 
     lane: int
     cause: str = ""
 
 
 class ProtocolViolation(NamedTuple):
-    """A frame violates the protocol. The connection is not read any more. `lane`: as in `Message`."""
+    """A frame violates the protocol. No more data is read from the connection. `lane`: as in `Message`."""
 
     lane: int
 
 
 class MismatchedChunk(NamedTuple):
-    """A chunk does not match the chunks of the other ranks. The connection is not read any more."""
+    """A worker sent a chunk that does not match the chunks of the other ranks. No more data is read from its
+    connection. `lane`: the connection's slot."""
 
     lane: int
     header: Header
@@ -159,7 +162,7 @@ def message(lane: int, text: bytes) -> Message:
 
 
 class Report:
-    """The memory for the events of one run and their texts."""
+    """The memory in which a run of the C library stores events and their texts."""
 
     def __init__(self, events: int, text: int) -> None:
         self._capacity = events
@@ -167,7 +170,8 @@ class Report:
         self._text = ctypes.create_string_buffer(text)
 
     def read(self, run: Any, handle: object, seconds: float) -> Iterator[Record]:
-        """Call the C function `run` (`transfer_run` or `reducer_run`) once, and yield its events' records."""
+        """Call the C function `run` (`transfer_run` or `reducer_run`) once, and yield the records of the
+        events that it has stored."""
         memory = self._events, self._capacity, self._text, len(self._text)
         count = run(handle, seconds, *memory)
         records, texts = memoryview(self._events)[: count * _EVENT.size], memoryview(self._text)

@@ -1,5 +1,5 @@
-"""The Python interface of a rank's transfer of chunks over its lanes, which the C library implements. This
-module keeps the memory that C uses alive, and converts C's records to events."""
+"""The Python interface of the transfer of a rank's chunks on its lanes, which the C library implements. This
+module keeps memory alive while C uses it, and converts C's records to events."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Event = Union[Result, Message, Lost]
 
 
 class Frame(NamedTuple):
-    """A chunk to send (DATA or FINAL). `target`: the memory for its result; None = the result has already
-    arrived, and the reducer does not send it again. `row`: frames with lower rows are sent first
-    (`client.ledger.place_of`)."""
+    """A chunk to send. It contains the rank's input (DATA) or a result (FINAL). `target`: the memory for the
+    chunk's result; None = the result has already arrived, and the reducer does not send it again. `row`:
+    frames with lower rows are sent first (`client.ledger.place_of`)."""
 
     header: Header
     payload: memoryview
@@ -30,8 +30,8 @@ class Frame(NamedTuple):
 
 
 class _Lane:
-    """The frames of a lane that C may still access. `first`: position of the oldest frame. `frames`: the
-    frames from that position on; None = the lane has no connection."""
+    """The frames of a lane that C may still access. `first`: position of the oldest of these frames.
+    `frames`: these frames in order; None = the lane has no connection."""
 
     def __init__(self) -> None:
         self.first = 0
@@ -39,24 +39,25 @@ class _Lane:
 
 
 class NativeTransfer:
-    """Moves frames and results over the lanes of one rank. Only `wake` is thread-safe.
+    """Transfers the chunks and results of one rank on its lanes. Only `wake` is thread-safe.
 
-    The frames of a lane are sent in the order of `push`. Frames of different lanes are sent in the order of
-    `row`. The credit limits the bytes in flight, that is, of chunks without a result. A lane without chunks
-    in flight may exceed the credit by one chunk. Otherwise ranks whose credit is used up on different lanes
-    would wait for each other.
+    On a lane, frames are sent in the order of the `push` calls. Frames of different lanes are sent in the
+    order of `row`. The *credit* limits the bytes in flight, which are the bytes of chunks whose results have
+    not arrived. A lane without chunks in flight may exceed the credit by one chunk. Otherwise ranks whose
+    credit is used up on different lanes would wait for each other.
 
-    A result is copied to its target only when it is complete. Therefore a broken connection never leaves a
-    part of a result in a tensor. The header of a frame contains the position up to which this rank has all
-    results of the lane. A frame without a target counts as a result: it receives no RESULT and uses no
-    credit.
+    A result is copied to its target only when the whole result has arrived. Therefore a broken connection
+    never leaves a part of a result in a tensor. The header of a frame contains the position below which this
+    rank has all results of the lane. A frame without a target counts as a result: it receives no RESULT and
+    uses no credit.
 
-    Results of an unfinished operation may be reported a tenth of a second late. A report must wait for the
-    interpreter lock, and no data moves in the meantime."""
+    Results of an unfinished operation may be reported a tenth of a second late. To report, the transfer must
+    wait for Python's interpreter lock, and no data moves in the meantime.
+    """
 
     def __init__(self, library: Library, lanes: int, credit: int) -> None:
-        """`credit`: maximum bytes in flight over all lanes. Raises OSError if no file descriptor or no memory
-        is available."""
+        """`credit`: maximum bytes in flight on all lanes together. Raises OSError if no file descriptor or no
+        memory is available."""
         #: By lane: the number of results that all ranks have, according to the reducer's last report.
         self.acknowledged = [0] * lanes
         self._functions = library.functions
@@ -71,9 +72,9 @@ class NativeTransfer:
             )
 
     def attach(self, lane: int, connection: socket.socket, position: int, received: int) -> None:
-        """Use a connected socket for a lane from `position` on (START). The caller closes the socket. Earlier
-        frames of the lane are dropped. Results below `received` have arrived already. Raises OSError if the
-        socket cannot be polled."""
+        """Use a connected socket for the frames of a lane, starting at `position` (from START). The caller
+        closes the socket. Earlier frames of the lane are dropped. `received`: number of results of the lane
+        that have already arrived. Raises OSError if the socket cannot be polled."""
         self.detach(lane)
         connection.setblocking(False)
         handle = connection.fileno()
@@ -89,8 +90,8 @@ class NativeTransfer:
             self._functions.transfer_detach(self._transfer, lane)
 
     def push(self, lane: int, frame: Frame) -> None:
-        """Queue a frame. On a lane without a connection, the frame is dropped. Raises ValueError if the
-        length of the payload or of the target differs from the header."""
+        """Send a frame when the credit allows it. Does not block. If the lane has no connection, the frame is
+        dropped. Raises ValueError if the length of the payload or of the target differs from the header."""
         frames = self._lanes[lane].frames
         if frames is None:
             return
@@ -110,7 +111,7 @@ class NativeTransfer:
         frames.append(frame)
 
     def run(self, seconds: float) -> List[Event]:
-        """Move bytes until events occur, `wake` is called, or `seconds` have passed."""
+        """Transfer data until events occur, `wake` is called, or `seconds` have passed. Return the events."""
         events: List[Event] = []
         lanes_seen: Set[int] = set()
         records = self._report.read(self._run, self._open(), seconds)
@@ -139,17 +140,17 @@ class NativeTransfer:
         return events
 
     def unsent(self) -> int:
-        """Return the number of frames that are not completely sent, over all attached lanes."""
+        """Return the number of frames, on all lanes with a connection, that are not completely sent."""
         return self._functions.transfer_unsent(self._transfer) if self._transfer else 0
 
     def wake(self) -> None:
-        """Make `run` return. May be called from any thread."""
+        """Make `run` return, even if no event occurs. May be called from any thread."""
         with self._closing:
             if self._transfer:
                 self._functions.transfer_wake(self._transfer)
 
     def close(self) -> None:
-        """Free the memory. Afterwards only `wake`, `detach`, `unsent` and `close` may be called."""
+        """Free the memory. Afterwards, only `wake`, `detach`, `unsent` and `close` may be called."""
         with self._closing:
             transfer, self._transfer = self._transfer, None
         self._functions.transfer_free(transfer)
@@ -163,5 +164,5 @@ class NativeTransfer:
 
 
 def _address(view: memoryview) -> int:
-    """Return the address of a view's memory. Raises TypeError for read-only or non-contiguous views."""
+    """Return the address of the memory of a view. Raises TypeError for read-only or non-contiguous views."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))

@@ -1,2 +1,2 @@
-"""Reducers for PyTorch: all-reduce of process groups with the backend gloo or nccl
+"""Reducers for PyTorch: they execute all-reduces of process groups with the backends gloo and nccl
 (`trainshed_reduction.autoload`)."""

@@ -22,7 +22,7 @@ from trainshed_reduction.pytorch.session import Sessions
 from trainshed_reduction.pytorch.work import is_served, reduction_of
 from trainshed_reduction.settings import Settings
 
-# Methods that always use the native backend, if this version of PyTorch has them.
+# Methods that always use the native backend. Some versions of PyTorch do not have all of them.
 _NATIVE = (
     *("allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced"),
     *("all_gather_single", "all_gather_single_coalesced", "allreduce_coalesced"),
@@ -36,16 +36,16 @@ _SHARED = ("_set_default_backend", "_set_group_name", "_set_group_desc")
 
 
 class ReducingGroup(dist.ProcessGroup):
-    """Replaces PyTorch's own group, and accepts the same arguments. Call `begin` after registering the
-    group's backends.
+    """Replaces PyTorch's own group, and accepts the same arguments. Call `create_sessions` after the group's
+    backends are registered.
 
     Unsupported operations go to a plain PyTorch group with the same backends, not to the base class. A call
     of the base class through a subclass holds the interpreter lock while it waits for gloo's lock. A gloo
     thread may hold that lock while it waits for the interpreter lock to release a tensor (deadlock)."""
 
     def __init__(self, store: dist.Store, rank: int, size: int) -> None:
-        # With a store, the base class's constructor would create an object that ignores methods of this
-        # subclass.
+        # If a store were passed, the constructor of the base class would create an object that ignores the
+        # methods of this subclass.
         super().__init__(rank, size)
         self._store = store
         self._native = dist.ProcessGroup(store, rank, size)
@@ -55,12 +55,12 @@ class ReducingGroup(dist.ProcessGroup):
     def is_started(self) -> bool:
         return self._sessions is not None
 
-    def begin(self, settings: Settings, name: str, is_world: bool) -> None:
-        """Create the group's sessions. The group of all ranks connects to the reducers now. Other groups
-        connect when they first use the reducers."""
+    def create_sessions(self, settings: Settings, name: str, is_world: bool) -> None:
+        """Create the sessions of the group, which use the reducers. The group of all ranks connects to the
+        reducers now. Other groups connect when they use the reducers for the first time."""
         self._sessions = Sessions(self, settings, name, self._store, is_world)
         if is_world:
-            self._sessions.begin()
+            self._sessions.connect()
 
     def allreduce(self, *args: Any, **kwargs: Any) -> dist.Work:
         tensors, options = _call(*args, **kwargs)
@@ -69,14 +69,14 @@ class ReducingGroup(dist.ProcessGroup):
         return self._native.allreduce(*args, **kwargs) if work is None else work
 
     def _reduce(self, tensor: torch.Tensor, operation: object, options: Any) -> Optional[dist.Work]:
-        """Start the operation with reducers, or return None if they do not support it."""
+        """Start an all-reduce with the reducers, or return None if they do not support it."""
         sessions, reduction = self._sessions, reduction_of(operation, tensor.dtype)
         is_sparse = getattr(options, "sparseIndices", None) is not None
         if sessions is None or reduction is None or is_sparse:
             return None
         usage.record.largest = max(usage.record.largest, tensor.numel() * tensor.element_size())
-        # The reducers cannot be used while a CUDA graph is captured: it cannot contain operations outside the
-        # GPU.
+        # While a CUDA graph is captured, reducers cannot be used, because the graph can only contain
+        # operations on the GPU.
         is_captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
         if not is_served(tensor, sessions.settings.min_bytes) or is_captured:
             return None
@@ -102,7 +102,7 @@ class ReducingGroup(dist.ProcessGroup):
 
 
 def _native_method(name: str) -> Callable[..., Any]:
-    """Return a method that calls the native group."""
+    """Return a method that calls the method of that name of the native group."""
 
     def method(self: ReducingGroup, *args: Any, **kwargs: Any) -> Any:
         return getattr(self._native, name)(*args, **kwargs)
@@ -111,7 +111,7 @@ def _native_method(name: str) -> Callable[..., Any]:
 
 
 def _shared_method(name: str) -> Callable[..., None]:
-    """Return a method that calls both groups."""
+    """Return a method that calls the method of that name of the native group and of the base class."""
 
     def method(self: ReducingGroup, *args: Any) -> None:
         getattr(self._native, name)(*args)
@@ -130,8 +130,8 @@ for _name in _SHARED:
 def _call(
     tensors: Any = None, opts: Any = None, *_: Any, **kwargs: Any
 ) -> Tuple[Tuple[torch.Tensor, ...], Any]:
-    """Return the tensors of an all-reduce call, and its options or operation. The call may have any of
-    PyTorch's three forms."""
+    """Return the tensors and the options (or the operation) of an all-reduce call. PyTorch's all-reduce
+    accepts three different forms of arguments."""
     value = kwargs.get("tensor", tensors)
     options = kwargs.get("op", opts)
     several = tuple(value) if isinstance(value, (list, tuple)) else (value,)
@@ -154,8 +154,9 @@ _MIN_VERSION = (2, 7)
 
 
 def install() -> None:
-    """Install the override once. Later calls do nothing. Raises settings.Unusable, OSError, and RuntimeError
-    for an unsupported PyTorch."""
+    """Install the override of PyTorch's process groups. Later calls do nothing. Raises settings.Unusable if
+    environment variables are invalid, RuntimeError if this PyTorch is unsupported, and OSError if the token's
+    file is unreadable."""
     if not dist.is_available():
         raise RuntimeError("this PyTorch is built without torch.distributed")
     settings = settings_module.from_environ(os.environ)
@@ -169,7 +170,8 @@ def install() -> None:
     _check(native, getattr(c10d, "ProcessGroup", None))
     usage.report_at_exit(settings.min_bytes)
     setattr(c10d, _MAKER, _replacement(c10d, native, settings))
-    # Tell the service that the override is installed, even if the program creates no group.
+    # Write the report file, so that the service knows that the override is installed, even if the program
+    # creates no group.
     process.reports().announce()
 
 
@@ -203,10 +205,10 @@ def _replacement(c10d: Any, native: Any, settings: Settings) -> Any:
             made = native(*args, **kwargs)
         finally:
             c10d.ProcessGroup = before
-        # The condition is false if this rank is not in the group, or if the group already existed.
+        # Skip the group if this rank is not in it, or if the group already existed.
         if isinstance(made[0], ReducingGroup) and not made[0].is_started:
             is_world = not call["global_ranks_in_group"]
-            made[0].begin(settings, str(call["group_name"]), is_world)
+            made[0].create_sessions(settings, str(call["group_name"]), is_world)
         return made
 
     make.trainshed = True  # type: ignore[attr-defined]
@@ -219,17 +221,17 @@ def _is_served(c10d: Any, backend: str) -> bool:
         return set(config.get_device_backend_map().values()) <= set(_SERVED)
     except Exception:
         # For an unknown backend, PyTorch raises AttributeError, ValueError or KeyError, depending on its
-        # version. It reports the error when it creates the group.
+        # version. PyTorch reports the error itself when it creates the group.
         return False
 
 
 class _Kind(type):
-    """The metaclass of `_Substitute`. It behaves like PyTorch's class, because other threads may also use the
-    substitute."""
+    """The metaclass of `_Substitute`. It makes the substitute behave like PyTorch's class, because other
+    threads may use the substitute at the same time."""
 
     def __call__(cls, *args: Any) -> object:
-        # Without a store, create PyTorch's own group. PyTorch does this for backends that determine ranks
-        # themselves.
+        # Without a store, create PyTorch's own group. PyTorch omits the store for backends that determine the
+        # ranks themselves.
         return ReducingGroup(*args) if len(args) == 3 else dist.ProcessGroup(*args)
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -243,4 +245,4 @@ class _Kind(type):
 
 
 class _Substitute(metaclass=_Kind):
-    """Replaces `ProcessGroup` in PyTorch's module while the module creates a group."""
+    """Replaces the name `ProcessGroup` in PyTorch's module while that module creates a group."""

@@ -1,8 +1,12 @@
-"""Sums first within each node if nodes have several ranks, so that a byte leaves the node only once.
+"""If nodes have several ranks, sums tensors within each node first, so that each byte leaves a node only
+once.
 
-The steps are a reduce-scatter within the node, an all-reduce of each part by the reducers, among the ranks
-with the same index on all nodes, and an all-gather within the node. The local backend decides the order of
-additions within a node, and also rounds half types there. Still, all ranks get identical bits.
+- Step 1: a reduce-scatter within the node. Each rank then has the node's sum of one part of the tensor.
+- Step 2: an all-reduce of each part by the reducers, among the ranks with the same index on all nodes.
+- Step 3: an all-gather of the parts within the node.
+
+The local backend decides the order of additions within a node, and also rounds half-precision types there.
+Nevertheless, all ranks receive identical bits.
 """
 
 from __future__ import annotations
@@ -21,15 +25,16 @@ _TIMEOUT = datetime.timedelta(minutes=30)
 
 
 def node_first(backend: "Optional[type]") -> "Optional[type]":
-    """Return the backend that sums within a node before the reducers are used, because the ranks of a node
-    share one link. None = every rank uses the reducers directly."""
+    """Return the backend that sums within a node before the reducers are used; None = every rank uses the
+    reducers directly. Local sums help because the ranks of a node share one link. `backend`: the group's
+    native backend."""
     known = backend is not None and backend.__name__ in ("ProcessGroupNCCL", "ProcessGroupGloo")
     return backend if known and os.environ.get(NODE_FIRST) != "0" else None
 
 
 def own_place() -> Dict[str, str]:
-    """Return this process's location: the node's name, the number of processes that the launcher (torchrun)
-    started there, and the name of the replica ("" without a service)."""
+    """Return the location of this process: the node's name, the number of processes that the launcher
+    (torchrun) started on the node, and the replica's name ("" if no service runs the program)."""
     replica = os.environ.get(REPLICA, "")
     return {
         "name": os.environ.get("GROUP_RANK") or replica or socket.gethostname(),
@@ -39,13 +44,16 @@ def own_place() -> Dict[str, str]:
 
 
 class UnevenNodes(ValueError):
-    """Nodes have different numbers of ranks, so a rank has no counterpart on some node."""
+    """Nodes have different numbers of ranks. Local sums need a rank with the same index on each node."""
 
 
 def nodes_of(places: "Sequence[Dict[str, str]]") -> Optional[List[List[int]]]:
     """Return the ranks of each node; None if each node has one rank, or if the nodes are unknown. `places`:
-    results of `own_place`, by rank. Without a launcher such as torchrun, for example with mp.spawn, a replica
-    counts as a node. Raises UnevenNodes."""
+    results of `own_place`, by rank.
+
+    Without a launcher such as torchrun, for example with mp.spawn, each replica counts as a node. Raises
+    UnevenNodes if the numbers of ranks differ.
+    """
     launched = any(place["processes"] not in ("", "1") for place in places)
     if not launched and not all(place["replica"] for place in places):
         return None
@@ -78,12 +86,14 @@ class Node:
         self._made: Dict[str, dist.Backend] = {}
 
     def pad(self, flat: torch.Tensor) -> torch.Tensor:
-        """Return the tensor, padded with zeros if necessary, so that all ranks get equal parts."""
+        """Return the tensor, with zeros appended if necessary, so that its length is a multiple of the node's
+        number of ranks."""
         rest = -flat.numel() % self.size
         return torch.cat([flat, flat.new_zeros(rest)]) if rest else flat
 
     def scatter(self, flat: torch.Tensor, average: bool) -> torch.Tensor:
-        """Return this rank's part of the sum (or mean) over the node; GPU tensors use the current stream."""
+        """Sum a tensor over the ranks of the node, and return this rank's part of the sum (or mean). GPU
+        tensors use the current stream."""
         part = flat.new_empty(flat.numel() // self.size)
         options = dist.ReduceScatterOptions()
         options.reduceOp = dist.ReduceOp.SUM
@@ -91,7 +101,7 @@ class Node:
         return part.div_(self.size) if average else part
 
     def gather(self, flat: torch.Tensor, part: torch.Tensor) -> None:
-        """Collect the parts of the node's ranks in `flat`."""
+        """Write the parts of all ranks of the node to `flat`. `part`: this rank's part."""
         self._local("gather")._allgather_base(flat, part).wait()
 
     def _local(self, use: str) -> dist.Backend:
@@ -108,7 +118,7 @@ class Node:
     def shutdown(self) -> None:
         for made in self._made.values():
             made.shutdown()
-        # Gloo's threads end when the last reference is dropped, and may hold tensors even after `wait`. A
-        # thread that releases a tensor during the interpreter's exit aborts the process
-        # (pytorch/pytorch#179291).
+        # The threads of gloo end when the last reference to it is dropped. Until then they may hold tensors,
+        # even after `wait`. If such a thread released a tensor while the interpreter exits, the process would
+        # abort (pytorch/pytorch#179291).
         self._made.clear()

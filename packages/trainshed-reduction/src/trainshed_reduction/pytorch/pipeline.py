@@ -1,8 +1,8 @@
-"""A pipeline for all-reduces with several steps. One thread passes tensors down to the reducers; another one
-copies sums back up.
+"""A pipeline for all-reduces with several steps. One thread copies tensors to the host's memory and sends
+them to the reducers. Another thread copies the sums back to the tensors.
 
-Therefore the copy of a slice, the transfer of the previous slice, and the copy of an earlier sum overlap.
-Operations run in the order of calls, which is the same on all ranks.
+Therefore three steps overlap: the copy of a slice, the transfer of the previous slice, and the copy of an
+earlier sum. Operations run in the order of calls, which is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -27,85 +27,91 @@ from trainshed_reduction.pytorch.work import (
 )
 from trainshed_reduction.wire import Reduction
 
-# CPU tensors are already in the host's memory. GPU tensors are copied through pinned memory, slice by slice,
-# on separate CUDA streams.
+# CPU tensors are already in the host's memory. GPU tensors are copied slice by slice to pinned memory and
+# back, each direction on its own CUDA stream.
 
 SLICE = 4 << 20
-"""Bytes of a slice: large enough to use the bus well, small enough for the reducers to start early."""
+"""Bytes of a slice: enough to use the bus well, and few enough for the reducers to start early."""
 _BUFFERS = 16
 
 
 class Buffer(NamedTuple):
-    """Pinned memory. `free`: the event after the last copy from this memory."""
+    """A block of pinned memory. `free`: the event after which the memory may be overwritten."""
 
     memory: torch.Tensor
     free: torch.cuda.Event
 
 
 class Slice(NamedTuple):
-    """A part of a tensor in the pipeline. `host`: its copy in the host's memory. `origin`: the part of the
-    tensor to which its sum is written."""
+    """A slice of a tensor in the pipeline. `host`: the slice's copy in the host's memory. `origin`: the part
+    of the tensor that receives the sum."""
 
     host: torch.Tensor
     origin: torch.Tensor
     buffer: Optional[Buffer] = None
 
 
-class Copies:
-    """Copies between tensors and the host's memory. This class is for CPU tensors, which need no copies. One
-    thread calls `down` and another thread calls `up`. Each uses its own stream as the current stream."""
+class CpuCopies:
+    """Transfers tensors to and from the host's memory. This base class copies nothing, because CPU tensors
+    are already there. `GpuCopies` overrides it for GPU tensors.
 
-    downwards: Optional[torch.cuda.Stream] = None
-    upwards: Optional[torch.cuda.Stream] = None
+    One thread calls `copy_to_host`, with `to_host_stream` as its current stream. Another thread calls
+    `copy_from_host`, with `from_host_stream`.
+    """
+
+    to_host_stream: Optional[torch.cuda.Stream] = None
+    from_host_stream: Optional[torch.cuda.Stream] = None
 
     def mark_ready(self, tensor: torch.Tensor) -> Optional[torch.cuda.Event]:
-        """Return the event for which the stream `downwards` must wait before it reads the tensor. Call this
-        in the program's own thread."""
+        """Return an event that occurs when the program's earlier operations on the tensor are done; None =
+        they are done. `to_host_stream` must wait for it before it reads the tensor. Call this in the
+        program's own thread."""
         return None
 
     def share(self, tensor: torch.Tensor) -> None:
-        """Make PyTorch keep a tensor that was created on the stream `downwards` until the stream `upwards`
-        has used it."""
+        """Prevent PyTorch from reusing the memory of a tensor that was created on `to_host_stream` before
+        `from_host_stream` has used the tensor."""
 
-    def down(self, part: torch.Tensor) -> Iterator[Slice]:
-        """Yield the slices of a tensor in the host's memory. The caller must consume all slices, and pass
-        each one to `up`."""
+    def copy_to_host(self, part: torch.Tensor) -> Iterator[Slice]:
+        """Yield the slices of a tensor when they are in the host's memory. The caller must consume all
+        slices, and pass each one to `copy_from_host`."""
         yield Slice(part, part)
 
-    def up(self, piece: Slice, *, is_whole: bool) -> None:
-        """Copy a slice's sum to the slice's origin. After a failure (not `is_whole`), only release the
-        slice."""
+    def copy_from_host(self, piece: Slice, *, is_whole: bool) -> None:
+        """Copy the sum of a slice from the host's memory to the tensor (`piece.origin`). If the operation has
+        failed (`is_whole` is false), only release the slice's buffer."""
 
     def arrival(self) -> Optional[Arrival]:
-        """Return an object that marks the completion of all copies by `up` so far; None = they are already
-        complete."""
+        """Return an object that marks the end of all copies that `copy_from_host` has started; None = all of
+        them have ended."""
         return None
 
 
-class Staging(Copies):
-    """Copies slices between the tensors of one GPU and the host's memory. Uses 64 MiB of pinned memory."""
+class GpuCopies(CpuCopies):
+    """Transfers tensors of one GPU to and from the host's memory, in slices. Uses 64 MiB of pinned memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self.downwards: torch.cuda.Stream = torch.cuda.Stream(device)
-        self.upwards: torch.cuda.Stream = torch.cuda.Stream(device)
+        self.to_host_stream: torch.cuda.Stream = torch.cuda.Stream(device)
+        self.from_host_stream: torch.cuda.Stream = torch.cuda.Stream(device)
         self._buffers: queue.SimpleQueue[Buffer] = queue.SimpleQueue()
         for _ in range(_BUFFERS):
             memory = torch.empty(SLICE, dtype=torch.uint8, pin_memory=True)
             self._buffers.put(Buffer(memory, torch.cuda.Event(blocking=True)))
 
     def mark_ready(self, tensor: torch.Tensor) -> torch.cuda.Event:
-        for stream in (self.downwards, self.upwards):
+        for stream in (self.to_host_stream, self.from_host_stream):
             tensor.record_stream(stream)
         ready = torch.cuda.Event()
         ready.record(torch.cuda.current_stream(self._device))
         return ready
 
     def share(self, tensor: torch.Tensor) -> None:
-        tensor.record_stream(self.upwards)
+        tensor.record_stream(self.from_host_stream)
 
-    def down(self, part: torch.Tensor) -> Iterator[Slice]:
-        # Start each copy before waiting for the previous copy and passing its slice to the reducers.
+    def copy_to_host(self, part: torch.Tensor) -> Iterator[Slice]:
+        # Start the copy of each slice before yielding the previous slice, so that the copy and the caller's
+        # work overlap.
         before = None
         for origin in part.split(SLICE // part.element_size()):
             buffer = self._buffers.get()
@@ -113,24 +119,24 @@ class Staging(Copies):
             host = buffer.memory[: origin.numel() * origin.element_size()].view(origin.dtype)
             host.copy_(origin, non_blocking=True)
             copied = torch.cuda.Event(blocking=True)
-            copied.record(self.downwards)
+            copied.record(self.to_host_stream)
             if before is not None:
                 yield _await_copy(*before)
             before = Slice(host, origin, buffer), copied
         if before is not None:
             yield _await_copy(*before)
 
-    def up(self, piece: Slice, *, is_whole: bool) -> None:
+    def copy_from_host(self, piece: Slice, *, is_whole: bool) -> None:
         assert piece.buffer is not None
         if is_whole:
             piece.origin.copy_(piece.host, non_blocking=True)
-        piece.buffer.free.record(self.upwards)
+        piece.buffer.free.record(self.from_host_stream)
         self._buffers.put(piece.buffer)
 
     def arrival(self) -> Arrival:
         event = torch.cuda.Event()
-        event.record(self.upwards)
-        return Arrival(self.upwards, event)
+        event.record(self.from_host_stream)
+        return Arrival(self.from_host_stream, event)
 
 
 def _await_copy(piece: Slice, copied: torch.cuda.Event) -> Slice:
@@ -139,14 +145,15 @@ def _await_copy(piece: Slice, copied: torch.cuda.Event) -> Slice:
 
 
 class _Job(Operation):
-    """An all-reduce in the pipeline. `ready`: the event after which its tensor can be read."""
+    """An all-reduce in the pipeline. `ready`: the event after which the tensor can be read; None = it can be
+    read now."""
 
     def __init__(
         self,
         ordinal: int,
         tensor: torch.Tensor,
         reduction: Reduction,
-        copies: Copies,
+        copies: CpuCopies,
         ready: "Optional[torch.cuda.Event]",
     ) -> None:
         super().__init__(ordinal)
@@ -155,7 +162,7 @@ class _Job(Operation):
         self.copies = copies
         self.ready = ready
         self.arrival: Optional[Arrival] = None
-        #: The first error, raised after all slices have finished.
+        #: The first error. It is raised when all slices have left the pipeline.
         self.error: Optional[ReductionFailed] = None
 
     def fail(self, error: BaseException) -> None:
@@ -166,7 +173,7 @@ class _Job(Operation):
 
 
 class _TaskThread:
-    """A thread that runs tasks in order. Tasks must not raise."""
+    """A thread that runs tasks in order. A task must not raise exceptions."""
 
     def __init__(self, name: str) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -176,7 +183,7 @@ class _TaskThread:
         self._thread.start()
 
     def end(self) -> None:
-        """End the thread after all queued tasks."""
+        """Let the thread end after all queued tasks."""
         self.put(self._stop)
 
     def join(self) -> None:
@@ -184,7 +191,8 @@ class _TaskThread:
             self._thread.join(EXIT_TIMEOUT)
 
     def _run(self) -> None:
-        # While waiting for the next task, keep no reference to the last task and its tensor.
+        # Keep no reference to the last task while waiting for the next one, because the task refers to a
+        # tensor.
         while not self._has_ended:
             self._tasks.get()()
 
@@ -193,65 +201,67 @@ class _TaskThread:
 
 
 class Pipeline:
-    """Runs all-reduces in the order of calls of `submit`, which any thread may call."""
+    """Runs all-reduces in the order in which `submit` is called. Any thread may call it."""
 
     def __init__(self, communicator: Communicator, device: str, node: Optional[Node]) -> None:
         self._communicator = communicator
         self._node = node
-        self._copies: Dict[torch.device, Copies] = {}
+        self._copies: Dict[torch.device, CpuCopies] = {}
         self._lock = threading.Lock()
         self._closed = False
-        self._down, self._up = (_TaskThread("trainshed-reduction-" + device) for _ in range(2))
+        self._sender, self._receiver = (
+            _TaskThread("trainshed-reduction-" + device) for _ in range(2)
+        )
 
     def submit(self, tensor: torch.Tensor, reduction: Reduction, ordinal: int) -> ReductionWork:
-        """Start an all-reduce. Raises ReductionFailed."""
+        """Start an all-reduce. Raises ReductionFailed if the pipeline is closed."""
         with self._lock:
             if self._closed:
                 raise ReductionFailed("the process group has been destroyed")
             copies = self._copies.get(tensor.device)
             if copies is None:
-                copies = Staging(tensor.device) if tensor.is_cuda else Copies()
+                copies = GpuCopies(tensor.device) if tensor.is_cuda else CpuCopies()
                 self._copies[tensor.device] = copies
             job = _Job(ordinal, tensor, reduction, copies, copies.mark_ready(tensor))
-            self._down.put(lambda: self._send(job))
+            self._sender.put(lambda: self._send(job))
         return ReductionWork(job, tensor, lambda: job.arrival)
 
     def close(self) -> None:
-        """End the threads. Close the communicator first, so that unfinished operations fail."""
+        """End the threads. Close the communicator before this, so that unfinished operations fail."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            self._down.put(self._end)
-            self._down.end()
-        self._down.join()
-        self._up.join()
+            self._sender.put(self._end)
+            self._sender.end()
+        self._sender.join()
+        self._receiver.join()
 
-    # ---- the thread downwards
+    # ---- the sender thread
 
     def _send(self, job: _Job) -> None:
         flat = part = job.tensor.detach().view(-1)
         try:
-            with on_stream(job.copies.downwards):
-                if job.copies.downwards is not None and job.ready is not None:
-                    job.copies.downwards.wait_event(job.ready)
+            with on_stream(job.copies.to_host_stream):
+                if job.copies.to_host_stream is not None and job.ready is not None:
+                    job.copies.to_host_stream.wait_event(job.ready)
                 if self._node is not None:
                     flat = self._node.pad(flat)
                     job.copies.share(flat)
                     part = self._node.scatter(flat, job.reduction is Reduction.AVERAGE)
                     job.copies.share(part)
-                for piece in job.copies.down(part):
+                for piece in job.copies.copy_to_host(part):
                     operation = self._issue(job, piece)
-                    self._up.put(functools.partial(self._bring_up, job, piece, operation))
+                    self._receiver.put(functools.partial(self._copy_back, job, piece, operation))
         except Exception as error:
-            # An error of PyTorch fails only this operation; the thread continues.
+            # An error of PyTorch fails only this operation. The thread continues with the next one.
             job.fail(error)
-        self._up.put(functools.partial(self._finish, job, flat, part))
+        self._receiver.put(functools.partial(self._finish, job, flat, part))
         if self._node is not None and self._node.is_one_at_a_time:
             job.exception()  # Wait until the job has ended.
 
     def _issue(self, job: _Job, piece: Slice) -> Optional[Operation]:
-        """Issue a slice's operation and return it; None = the job has failed."""
+        """Issue the all-reduce of a slice, and return it; None = the whole operation has failed."""
         if job.error is not None:
             return None
         data, dtype = bytes_of(piece.host), DTYPES[piece.host.dtype]
@@ -263,28 +273,28 @@ class Pipeline:
 
     def _end(self) -> None:
         if self._node is not None:
-            self._up.put(self._node.shutdown)
-        self._up.end()
+            self._receiver.put(self._node.shutdown)
+        self._receiver.end()
 
-    # ---- the thread upwards
+    # ---- the receiver thread
 
-    def _bring_up(self, job: _Job, piece: Slice, operation: Optional[Operation]) -> None:
+    def _copy_back(self, job: _Job, piece: Slice, operation: Optional[Operation]) -> None:
         try:
             if operation is not None:
                 operation.wait()
         except ReductionFailed as error:
             job.fail(error)
         try:
-            with on_stream(job.copies.upwards):
-                job.copies.up(piece, is_whole=job.error is None)
+            with on_stream(job.copies.from_host_stream):
+                job.copies.copy_from_host(piece, is_whole=job.error is None)
         except Exception as error:
-            # As in `_send`.
+            # Fail only this operation, as in `_send`.
             job.fail(error)
 
     def _finish(self, job: _Job, flat: torch.Tensor, part: torch.Tensor) -> None:
         try:
             if job.error is None:
-                with on_stream(job.copies.upwards):
+                with on_stream(job.copies.from_host_stream):
                     if self._node is not None:
                         self._node.gather(flat, part)
                         own = job.tensor.detach().view(-1)

@@ -1,8 +1,10 @@
-"""A group's sessions with the reducers, one for each kind of device. Either all ranks of a group use the
-reducers, or none does.
+"""The sessions of a process group with the reducers: one for each kind of device (CPU, CUDA).
 
-Every rank takes three steps, each with a time limit: agree on the settings and the layout of nodes, connect,
-and agree that all ranks are connected. After a failure on any rank, all ranks use the native backend."""
+Either all ranks of a group use the reducers, or none does. Every rank takes three steps, each with a time
+limit. First, the ranks agree on the settings and on the layout of nodes. Then they connect to the reducers.
+Finally, they agree whether all ranks are connected. If a rank fails in any step, all ranks use the native
+backend.
+"""
 
 from __future__ import annotations
 
@@ -31,28 +33,30 @@ from trainshed_reduction.wire import Reduction
 
 _FIRST_INTERVAL = 0.002
 _MAX_INTERVAL = 0.1
-# Additional seconds to wait for rank 0's decision, because rank 0 itself waits for the answers of all ranks.
+# Additional seconds for which other ranks wait for rank 0's decision, because rank 0 itself waits for the
+# answers of all ranks.
 _ANSWER_GRACE = 5.0
 
 
 def separate_view(store: dist.Store, prefix: str) -> dist.Store:
-    """Return a view of the store with separate keys and a separate connection, so that waiting in it does not
+    """Return a view of the store with its own keys and its own connection. A wait on this connection does not
     block other users of the store."""
     clone = getattr(store, "clone", None)
     return dist.PrefixStore(prefix, store if clone is None else clone())
 
 
 class StoreBoard:
-    """Lets the ranks of a group agree through a store. Each instance of the group needs a store without
-    earlier keys."""
+    """Lets the ranks of a group agree on decisions through PyTorch's store. The store must not contain keys
+    of an earlier group."""
 
     def __init__(self, store: dist.Store) -> None:
         self._store = store
         self._is_lost = False
 
     def read(self, key: str, seconds: float) -> Optional[bytes]:
-        """Wait for a key's value. None = no rank has written it in time, or the store's host is lost."""
-        # Poll, because the store's own wait cannot be interrupted and prints a warning after its timeout.
+        """Wait for the value of a key, for at most `seconds`. None = no rank has written it in time, or the
+        host of the store is lost."""
+        # Poll, because the store's own wait cannot be interrupted, and prints a warning after its timeout.
         until = time.monotonic() + seconds
         interval = _FIRST_INTERVAL
         while not self._has(key):
@@ -100,15 +104,16 @@ class StoreBoard:
         return decision
 
     def _write_once(self, key: str, value: bytes) -> bytes:
-        """Write a value, unless the key exists; return the value that all ranks read."""
+        """Write a value, unless the key exists. Return the key's value, which is the same on all ranks."""
         return bytes(self._store.compare_set(key, "", value))
 
 
 class Group(NamedTuple):
     """The data of a process group. `backends`: classes of the native backends, by kind of device.
 
-    It has no reference to PyTorch's group. In a reference cycle, the garbage collector might destroy the
-    group in a forked child, where gloo's threads are missing."""
+    It does not refer to PyTorch's group. If it did, a reference cycle could arise, and the garbage collector
+    might destroy the group in a forked child, where gloo's threads are missing.
+    """
 
     name: str
     rank: int
@@ -118,9 +123,9 @@ class Group(NamedTuple):
 
 
 class Sessions:
-    """A group's sessions by kind of device."""
+    """The sessions of one process group, by kind of device."""
 
-    #: Name of the current group of all ranks, which is unique in this process.
+    #: Name of the current group of all ranks. It is unique in this process.
     _world: ClassVar[str] = ""
 
     def __init__(
@@ -131,12 +136,13 @@ class Sessions:
         store: dist.Store,
         is_world: bool,
     ) -> None:
-        """All ranks must call this at the same place in the program. `name`: the group's name, the same on
-        all ranks."""
+        """All ranks must create this object at the same place in the program. `name`: the name of the group,
+        which is the same on all ranks. `is_world`: whether it is the group of all ranks."""
         rank = group.rank()
         if is_world:
             Sessions._world = str(store.add("trainshed/made/{}".format(rank), 1))
-        # A new group with the same name in the same store must not find keys of the old group.
+        # The store may contain keys of an earlier group with the same name. The counter gives this group its
+        # own keys.
         count = store.add("trainshed/{}/{}/made/{}".format(Sessions._world, name, rank), 1)
         own = dist.PrefixStore("trainshed/{}/{}.{}".format(name, Sessions._world, count), store)
         backends = {device.type: type(group._get_backend(device)) for device in group._device_types}
@@ -147,10 +153,10 @@ class Sessions:
         self._by_device: Dict[str, Session] = {}
         process.close_at_exit(self)
 
-    def begin(self) -> None:
-        """Connect all ranks now, for the device of most tensors."""
+    def connect(self) -> None:
+        """Connect all ranks to the reducers now, for the kind of device that most tensors use."""
         nccl = getattr(self._group.backends.get("cuda"), "__name__", "") == "ProcessGroupNCCL"
-        self.of("cuda" if nccl else "cpu").begin()
+        self.of("cuda" if nccl else "cpu").connect()
 
     def of(self, device: str) -> Session:
         with self._lock:
@@ -166,16 +172,17 @@ class Sessions:
 
 
 class Session:
-    """A group's all-reduces for one kind of device, in the order of calls."""
+    """The all-reduces of a group for one kind of device, in the order of calls."""
 
     def __init__(self, settings: Settings, group: Group, device: str, is_aloud: bool) -> None:
-        """`device`: cpu or cuda. `is_aloud`: whether rank 0 reports if the group uses the reducers."""
+        """`device`: cpu or cuda. `is_aloud`: whether rank 0 reports to the user if the group uses the
+        reducers."""
         self._ordinals = itertools.count(1)
         self._settings = settings
         self._group = group
         self._device = device
         self._is_aloud = is_aloud and group.rank == 0
-        #: The backend that sums within a node first; None = no local sums.
+        #: The backend that first sums within a node; None = every rank uses the reducers directly.
         self._local = node_first(group.backends.get(device))
         self._store = dist.PrefixStore(device, group.store)
         self._lock = threading.Lock()
@@ -185,19 +192,22 @@ class Session:
         self._communicator: Optional[Communicator] = None
         self._pipeline: Optional[Pipeline] = None
 
-    def begin(self) -> bool:
-        """Connect to the reducers at the first call. Return whether all ranks use reducers. All ranks must
-        make the first call at the same place of the program. It blocks for up to a few times `start_seconds`.
-        Raises ReductionFailed if this rank has failed although the other ranks use the reducers."""
+    def connect(self) -> bool:
+        """Connect to the reducers, if that was not tried before. Return whether all ranks use the reducers.
+
+        All ranks must make the first call at the same place in the program. It blocks for up to a few times
+        `start_seconds`. Raises ReductionFailed if this rank has failed although the other ranks use the
+        reducers.
+        """
         with self._lock:
             if self._serves is None:
-                self._serves = self._begin()
+                self._serves = self._try_to_connect()
             return self._serves
 
     def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> Optional[dist.Work]:
         """Start an all-reduce in place, or return None if the native backend must execute it. Raises
-        ReductionFailed."""
-        if not self.begin():
+        ReductionFailed if the session has failed."""
+        if not self.connect():
             return None
         assert self._communicator is not None
         ordinal = next(self._ordinals)
@@ -211,18 +221,18 @@ class Session:
         if self._pipeline is not None:
             self._pipeline.close()
 
-    def _begin(self) -> bool:
+    def _try_to_connect(self) -> bool:
         board = StoreBoard(separate_view(self._store, "board"))
-        # Drop the communicator's log lines until all ranks have agreed, because the ranks then report one
+        # Until all ranks have agreed, drop the log lines of the communicator: the ranks then report one
         # common reason.
         is_due = threading.Event()
         refusal, own = None, ""
         try:
             refusal = self._plan(board)
             if not refusal:
-                self._connect(is_due)
+                self._start_communicator(is_due)
         except Exception as error:
-            # Catch any error, because the other ranks wait for an answer, and the program also works without
+            # Catch any error. The other ranks wait for an answer, and the program also works without
             # reducers.
             own = str(error) or type(error).__name__
         refusal = refusal or self._conclude(board, own)
@@ -245,8 +255,8 @@ class Session:
     # ---- the steps
 
     def _plan(self, board: StoreBoard) -> Optional[str]:
-        """Agree on the plan; return the reason why reducers cannot be used, or None if no reason is known
-        yet."""
+        """Agree with the other ranks on the settings and the nodes. Return the reason why the reducers cannot
+        be used, or None if they may be usable."""
         settings = self._settings
         # These values must be the same on all ranks. Otherwise ranks would disagree on whether reducers
         # execute an operation, or on its chunks.
@@ -272,8 +282,9 @@ class Session:
         return None
 
     def _plan_of(self, answers: List[Optional[bytes]]) -> bytes:
-        """Return rank 0's decision. It is an error message, or "+" followed by the nodes that sum among
-        themselves first (or null) and the group's generation."""
+        """Return rank 0's decision, from the answers of all ranks. The decision is an error message, or "+"
+        with two values in JSON: the ranks of each node if nodes sum locally first (otherwise null), and the
+        generation of the group."""
         missing = [str(rank) for rank, answer in enumerate(answers) if answer is None]
         if missing:
             return (
@@ -296,12 +307,14 @@ class Session:
             return str(uneven).encode()
         if nodes is not None and len(nodes) == 1:
             return b"all ranks are on one node"
-        # The generation must exceed those of earlier attempts and of earlier groups of this attempt.
+        # The generation must be greater than those of earlier attempts, and of earlier groups in this
+        # attempt.
         generation = (self._settings.attempt << 48) | int(time.time() * 1000) & (2**48 - 1)
         return b"+" + json.dumps([nodes, generation]).encode()
 
-    def _connect(self, is_due: threading.Event) -> None:
-        """Start the communicator. Raises ReductionFailed, and errors of PyTorch and of the system."""
+    def _start_communicator(self, is_due: threading.Event) -> None:
+        """Create the communicator and connect it. Raises ReductionFailed if that fails, and exceptions of
+        PyTorch and of the system."""
         settings, group = self._settings, self._group
         name, rank, world = "{}/{}".format(group.name, self._device), group.rank, group.world
         node = None
@@ -316,8 +329,9 @@ class Session:
             world=world,
             generation=self._generation,
             reports=process.reports(),
-            # This is not a method, to avoid a reference cycle. Until a garbage collection, a cycle would keep
-            # the group's store, and with it the server's port, which the next group needs.
+            # Do not use a method of this object, because it would create a reference cycle. Such a cycle
+            # would keep the group's store, and with it the port of the store's server, which the next group
+            # needs, until the next garbage collection.
             log=lambda text: process.log(text) if is_due.is_set() else None,
         )
         communicator.start()
@@ -325,8 +339,8 @@ class Session:
             self._pipeline = Pipeline(communicator, self._device, node)
 
     def _conclude(self, board: StoreBoard, own: str) -> Optional[str]:
-        """Agree whether all ranks have connected. Return the reason for native all-reduces, or None. `own`:
-        this rank's failure; "" = no failure."""
+        """Agree with the other ranks whether all of them have connected. Return the reason for using the
+        native backend, or None. `own`: why this rank has failed; "" = it has not failed."""
         group = self._group
         answer = board.decide(
             "tried",
@@ -347,8 +361,8 @@ class Session:
 
 
 def _judge(answers: List[Optional[bytes]]) -> bytes:
-    """Return "+" if no rank has failed, or otherwise the failed rank with its reason. A rank's answer is its
-    failure; an empty answer means no failure."""
+    """Return rank 0's decision: "+" if no rank has failed, or otherwise the first failed rank and its reason.
+    `answers`: by rank, why the rank has failed (empty = it has not failed, None = it did not answer)."""
     failed = [(rank, answer) for rank, answer in enumerate(answers) if answer != b""]
     if not failed:
         return b"+"

@@ -1,4 +1,4 @@
-"""Reports at a process's exit why it has not used its reducers."""
+"""At a process's exit, reports why the process has not used its reducers."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ from trainshed_reduction import process
 from trainshed_reduction.variables import REPORT_FILE
 
 _OUTERMOST = "TRAINSHED_REDUCTION_OUTERMOST"
-"""ID of the outermost process that imported torch, such as torchrun or a script that starts processes."""
+"""Variable with the process id of the outermost process that imported torch, such as torchrun or a script
+that starts processes."""
 
 
 class UsageRecord:
-    """Records how the process's groups use reducers."""
+    """Records whether the groups of this process use reducers, and why not."""
 
     def __init__(self) -> None:
         #: Whether at least one group may use reducers.
         self.is_served = False
-        #: Descriptions of the groups that cannot use reducers.
+        #: Short descriptions of the groups that cannot use reducers, such as "1 rank".
         self.unserved: Set[str] = set()
-        #: Whether all ranks of a group have agreed to use native all-reduces. The reason has then been
-        #: reported.
+        #: Whether the ranks of a group agreed to use the native backend, because a rank could not use
+        #: reducers. The reason was reported then.
         self.is_refused = False
-        #: Bytes of the largest all-reduce of a supported kind, even if it was too small for reducers; -1 =
-        #: none.
+        #: Bytes of the largest all-reduce of a kind that reducers support, even if it was too small for them;
+        #: -1 = there was none.
         self.largest = -1
 
     def add_group(self, backend: str, world: int, served: bool) -> None:
-        """Record a group. `served`: whether it may use reducers."""
+        """Record that the process has created a group. `served`: whether the group may use reducers."""
         if served:
             self.is_served = True
         else:
             self.unserved.add("1 rank" if world == 1 else "backend {}".format(backend))
 
     def verdict(self, smallest: int) -> Optional[str]:
-        """Return the reason why the reducers are idle; None if they are used, or if the reason has already
-        been reported. `smallest`: minimum bytes of an all-reduce by reducers."""
+        """Return why the reducers were not used; None if they were used, or if the reason was already
+        reported. `smallest`: minimum bytes of an all-reduce that reducers execute."""
         if self.is_refused:
             return None
         if not self.is_served and not self.unserved:
@@ -72,8 +73,9 @@ record = UsageRecord()
 
 
 def report_at_exit(smallest: int) -> None:
-    """Report the verdict at exit. Only rank 0 reports, and only in a process that torchrun started or in the
-    outermost process that imports torch. Other processes may be helpers that use no reducers."""
+    """Register a report of the verdict for the exit of this process. Only rank 0 reports, and only if
+    torchrun started the process or if it is the outermost process that imports torch. Other processes may be
+    helpers that need no reducers."""
     own = str(os.getpid())
     outermost = os.environ.setdefault(_OUTERMOST, own) == own
     if os.environ.get("RANK", "0") != "0" or not (outermost or "TORCHELASTIC_RUN_ID" in os.environ):
@@ -90,7 +92,8 @@ def report_at_exit(smallest: int) -> None:
 
 
 def _has_child_report() -> bool:
-    """Whether child processes have written to the replica's report file, or may have (torchrun)."""
+    """Return whether child processes have written to the replica's report file, or may have done so
+    (torchrun)."""
     if "torch.distributed.run" in sys.modules:
         return True
     try:

@@ -1,4 +1,4 @@
-"""The result of an all-reduce call: PyTorch's Work for an operation of the reducers."""
+"""PyTorch's Work, which an all-reduce call returns, for operations that reducers execute."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def reduction_of(operation: object, dtype: torch.dtype) -> Optional[Reduction]:
-    """Return the reduction, or None if reducers do not support it. `operation`: from AllreduceOptions."""
-    # Compare with ==: a ReduceOp equals a RedOpType, but has another hash.
+    """Return the reduction for an operation in AllreduceOptions, or None if reducers do not support it."""
+    # Compare with ==. A ReduceOp equals a RedOpType but has another hash, so a dictionary does not find it.
     if operation == dist.ReduceOp.SUM:
         return Reduction.SUM
     if operation == dist.ReduceOp.AVG and dtype.is_floating_point:
@@ -38,10 +38,11 @@ def reduction_of(operation: object, dtype: torch.dtype) -> Optional[Reduction]:
 
 
 def is_served(tensor: torch.Tensor, smallest: int) -> bool:
-    """Whether reducers support a tensor: it must be dense and contiguous, with a supported type, and have at
-    least `smallest` bytes.
+    """Return whether reducers support a tensor. It must be dense and contiguous, have a supported type, and
+    have at least `smallest` bytes.
 
-    The answer must be the same on all ranks, so it depends only on properties that all ranks share."""
+    The answer must be the same on all ranks, so it depends only on properties that are the same on all ranks.
+    """
     return (
         type(tensor) in _PLAIN
         and tensor.dtype in DTYPES
@@ -54,22 +55,22 @@ def is_served(tensor: torch.Tensor, smallest: int) -> bool:
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """Return the memory of a contiguous CPU tensor. The view keeps the memory alive."""
+    """Return the memory of a contiguous CPU tensor as a view. The view keeps the memory alive."""
     flat = tensor.detach().view(-1).view(torch.uint8)
     return memoryview(flat.numpy())
 
 
 class Arrival(NamedTuple):
-    """The arrival of a result on its GPU. `stream` copies the result, which has arrived when the stream
-    reaches `event`."""
+    """Marks the arrival of a result on a GPU. `stream` copies the result to the tensor. The copy is complete
+    when the stream reaches `event`."""
 
     stream: torch.cuda.Stream
     event: torch.cuda.Event
 
 
 class ReductionWork(dist.Work):
-    """PyTorch's Work for an all-reduce of `tensor`. `arrival`: called after the operation is done; returns
-    None if the result has already arrived."""
+    """PyTorch's Work for an all-reduce of `tensor`. `arrival`: called when the operation is done. Returns an
+    object that marks the arrival of the result, or None if the result has already arrived."""
 
     def __init__(
         self,
@@ -85,8 +86,8 @@ class ReductionWork(dist.Work):
         self._lock = threading.Lock()
 
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
-        """Wait for the result. Raises ReductionFailed, or RuntimeError after the timeout. 0 or None = no
-        timeout."""
+        """Wait for the result. Raises ReductionFailed if the operation failed, and RuntimeError after the
+        timeout. 0 or None = no timeout."""
         seconds = timeout.total_seconds() if timeout else None
         if not self.operation.wait(seconds):
             raise RuntimeError("an all-reduce did not finish within {:g} s".format(seconds or 0))
@@ -94,7 +95,7 @@ class ReductionWork(dist.Work):
         return True
 
     def synchronize(self) -> None:
-        """Make the caller's current stream wait for the result."""
+        """Make the current stream of the caller wait for the result."""
         arrival = self._arrival()
         if arrival is not None:
             torch.cuda.current_stream(self._tensor.device).wait_event(arrival.event)
@@ -121,8 +122,8 @@ class ReductionWork(dist.Work):
             if self._future is None:
                 devices = [self._tensor.device] if self._tensor.is_cuda else []
                 begun: torch.futures.Future[object] = torch.futures.Future(devices=devices)
-                # If Python sets the exception of a future, C++ treats the future as successful. It does not
-                # if a callback raises.
+                # If Python sets the exception of a future, C++ treats the future as successful. If a callback
+                # raises the exception, C++ treats the future as failed. Therefore use a callback.
                 self._future = begun.then(self._value)
                 complete = functools.partial(self._complete, begun)
                 self.operation.add_done_callback(lambda _: _callbacks.put(complete))
@@ -149,25 +150,27 @@ def issue(
 
 
 def on_stream(stream: Optional[torch.cuda.Stream]) -> "contextlib.AbstractContextManager[object]":
-    """Make a stream the current one. None = do nothing. PyTorch's own function would then initialize CUDA."""
+    """Make a CUDA stream the current one in this context. None = do nothing. PyTorch's own function would
+    initialize CUDA even for None."""
     return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 EXIT_TIMEOUT = 5.0
-"""Seconds for a thread to end at the process's exit. If a thread were in PyTorch's code when the interpreter
-ends, the process would abort."""
+"""Maximum seconds to wait for the end of a thread when the process exits. If a thread were in PyTorch's code
+when the interpreter ends, the process would abort."""
 _THREAD = "trainshed-reduction-future"
 
 
 class Callbacks:
-    """Runs callbacks of futures, each in its own thread, because a callback may wait for further all-reduces
-    (as PowerSGD's does)."""
+    """Runs callbacks of futures. Each runs in its own thread, because a callback may wait for further
+    all-reduces (PowerSGD's does)."""
 
     def put(self, task: "Callable[[], None]") -> None:
         try:
             threading.Thread(target=task, name=_THREAD, daemon=True).start()
         except RuntimeError:
-            task()  # The thread limit is reached, or the interpreter is exiting (since Python 3.12).
+            # The limit of threads is reached, or the interpreter is exiting (since Python 3.12).
+            task()
 
     def close(self) -> None:
         for thread in threading.enumerate():

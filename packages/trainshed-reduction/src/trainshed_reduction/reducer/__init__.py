@@ -1,1 +1,1 @@
-"""A reducer adds the chunks of workers in the order of ranks, and returns the sums."""
+"""A reducer adds the chunks of all workers, in the order of their ranks, and returns the sums."""

@@ -26,23 +26,23 @@ from trainshed_reduction.settings import Unusable
 from trainshed_reduction.sockets import listen
 
 IDLE_SECONDS = 60.0
-"""Seconds without workers before a warning."""
+"""Seconds without a connected worker after which the reducer warns."""
 _DUPLICATE_INTERVAL = 5.0
-"""Equal lines of several threads are logged only once within this many seconds."""
+"""Seconds within which a line that several threads log is written only once."""
 _LOG_INTERVAL = 10.0
 _MAX_LINES = 50
 """Maximum number of lines in the log per `_LOG_INTERVAL`."""
 
 
 class Overview:
-    """Collects the reports of a reducer's threads for the log and the service. Times are seconds of the
+    """Collects the reports of a reducer's threads for the log and for the service. Times are seconds of the
     monotonic clock."""
 
     def __init__(self, reports: Reports, write: Callable[[str], None], now: float) -> None:
         self._reports = reports
-        #: Writes a line to the log.
+        #: Function that writes a line to the log.
         self._write = write
-        #: Time at which to warn that no worker has connected; None = no warning is due.
+        #: Time at which to warn that no worker has connected; None = do not warn.
         self.idle_at: Optional[float] = now + IDLE_SECONDS
         self._logged: Dict[str, float] = {}
         self._interval_start = now
@@ -72,7 +72,7 @@ class Overview:
             self._write(text)
 
     def check_idle(self, now: float) -> None:
-        """Report if no worker has connected for `IDLE_SECONDS`."""
+        """Report to the service if no worker has connected for `IDLE_SECONDS`."""
         if self.idle_at is not None and now >= self.idle_at:
             self.idle_at = None
             text = (
@@ -81,14 +81,14 @@ class Overview:
                 "and programs that call NCCL themselves do not use them. Remove worker pool 2 from the "
                 "job, or prepare the workers' image as the guide on the Reduction Server describes."
             )
-            # The service adds notes to the log.
+            # The service also logs a note, so log the text only if the note was not written.
             if not self._reports.add_note("idle", text, "WARNING"):
                 self.log(text, now)
 
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _EXIT_TIMEOUT = 5.0
-"""Timeout in seconds for the exit of the threads."""
+"""Maximum seconds to wait for the end of the threads."""
 
 
 class Options(NamedTuple):
@@ -98,7 +98,8 @@ class Options(NamedTuple):
 
 
 def options(environ: Mapping[str, str]) -> Options:
-    """Read the options. Raises Unusable with all errors, and OSError if the token's file is unreadable."""
+    """Read the reducer's options from the environment. Raises Unusable with all errors in them, and OSError
+    if the token's file is unreadable."""
     faults: List[str] = []
     place = variables.parse_address(environ.get(variables.LISTEN, ""))
     if place is None:
@@ -136,14 +137,14 @@ def main() -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         if not reports.add_note("no part in C", text, "WARNING"):
             _fail(text)
-        # Do not exit, which would only cause a restart with the same error.
+        # Do not exit, because the service would restart the reducer, and the same error would occur.
         signal.sigwait(_ENDING)
         return 0
     try:
         listener = listen(settings.address)
     except OSError as error:
         return _fail("cannot listen on {}:{}: {}".format(*settings.address, error))
-    # Raise the limit of open files, because there may be thousands of connections.
+    # Raise the limit of open files, because there may be thousands of connections to workers.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -151,13 +152,13 @@ def main() -> int:
 
 
 class Process:
-    """The threads of a reducer, and the loop that handles their reports."""
+    """The threads of a reducer, and the loop in the main thread that handles their reports."""
 
     def __init__(
         self, settings: Options, listener: socket.socket, native: library.Library, reports: Reports
     ) -> None:
         """Raises OSError."""
-        #: Reports of the threads: kind and value (`Outlet`); also "end" with the exit status.
+        #: Reports of the threads: kind and value (`Outlet`). The kind "end" has the exit status as its value.
         self._news: queue.SimpleQueue[Tuple[str, Any]] = queue.SimpleQueue()
         self._overview = Overview(reports, _write, time.monotonic())
         self._servers = [
@@ -171,9 +172,9 @@ class Process:
         self._greeting = f"listening on {host}:{port} ({count})"
 
     def run(self) -> int:
-        """Run until SIGTERM or SIGINT, or until a thread fails; return the exit status."""
-        # Do not use a signal handler: it would run in this thread, which may start to wait just after a
-        # check.
+        """Run until SIGTERM, SIGINT, or the failure of a thread. Return the exit status."""
+        # Do not use a signal handler of Python. It would run in this thread, which may start to wait just
+        # after it has checked for the signal.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         threading.Thread(target=self._await_signal, daemon=True).start()
         threads = [
@@ -206,14 +207,15 @@ class Process:
         try:
             server.run()
         except Exception:
-            # End after any error. Otherwise workers would wait for a reducer that serves only some lanes.
+            # End the process after any error of a thread. Otherwise workers would wait for a reducer that
+            # serves only some lanes.
             traceback.print_exc()
             self._put("log", f"thread {number} has failed: the reducer exits")
             self._put("end", 1)
 
     def _handle_next(self) -> Optional[int]:
-        """Handle the next report or due action. Return an exit status if the process must end, otherwise
-        None."""
+        """Handle the next report of a thread, or the next due action. Return the exit status if the process
+        must end, otherwise None."""
         idle_at = self._overview.idle_at
         timeout = None if idle_at is None else max(0.0, idle_at - time.monotonic())
         try:

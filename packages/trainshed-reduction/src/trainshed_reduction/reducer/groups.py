@@ -1,9 +1,11 @@
-"""The groups of ranks at a reducer, their members and their progress. This module performs no I/O: callers
-report events and the time, and execute the effects that the methods return.
+"""The groups of ranks at a reducer, with their members and their progress. This module performs no I/O.
+Callers report events and the time to it, and execute the effects (such as sending a frame) that its methods
+return.
 
 A group gathers until all ranks are connected or have left. Then it runs until a connection breaks, and
-gathers again. After each START, workers send all chunks again from START's position on. Every rank sends a
-chunk for every position, in order. `rows` sums the chunks."""
+gathers again. After each START, every worker sends its chunks again, from START's position on. Every rank
+sends a chunk for every position, in order. `rows` sums the chunks.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from trainshed_reduction.wire import DType, Header, Hello, Kind, Malformed, Redu
 
 
 class Member:
-    """A worker's connection after its HELLO. Every HELLO creates a new member."""
+    """A worker's connection after HELLO. Every HELLO creates a new member."""
 
     def __init__(self, hello: Hello, group: Group) -> None:
         self.hello = hello
@@ -26,8 +28,8 @@ class Member:
 
 
 class SendFrame(NamedTuple):
-    """An effect: send one frame. A reminder must be skipped while other frames to the worker are unsent,
-    because the worker is then not waiting."""
+    """An effect: send one frame to a worker. `is_reminder`: skip the frame if other frames to the worker are
+    not sent yet, because the worker is then not waiting."""
 
     member: Member
     frame: bytes
@@ -35,8 +37,8 @@ class SendFrame(NamedTuple):
 
 
 class Dismiss(NamedTuple):
-    """An effect: close a connection after sending a last frame, `farewell`. If `farewell` is b"", close it
-    immediately. The member has already left the group."""
+    """An effect: close a connection after sending its last frame, `farewell`. If `farewell` is b"", close the
+    connection immediately. The member has already left the group."""
 
     member: Member
     farewell: bytes
@@ -49,8 +51,9 @@ class Log(NamedTuple):
 
 
 class Started(NamedTuple):
-    """An effect: start to sum, because all ranks are connected. The caller must call `Group.run` before it
-    reads further frames. `is_first`: whether this is the group's first start, which the caller logs."""
+    """An effect: start to sum chunks, because all ranks are connected. The caller must call `Group.run`
+    before it reads further frames. `is_first`: whether the group starts for the first time. The caller logs
+    the first start."""
 
     group: Group
     is_first: bool
@@ -59,27 +62,27 @@ class Started(NamedTuple):
 Effect = Union[SendFrame, Dismiss, Log, Started]
 
 _STATUS_DELAY = 0.6
-"""Workers that have waited for this many seconds receive a status."""
+"""Seconds that a worker must have waited before it receives a status."""
 
 
 class Group:
-    """One generation of a group."""
+    """One generation of a group. A restart of the ranks starts the next generation."""
 
     def __init__(self, hello: Hello, now: float) -> None:
         self.generation = hello.generation
         self.world = hello.world
         self.members: Dict[int, Member] = {}
-        #: The error of this generation, or None.
+        #: The error that ended this generation; None = it has not failed.
         self.failure: Optional[str] = None
         self._running = False
         self._completed = False
         self._since = now
-        #: The ranks that have left, with their last states.
+        #: The ranks that have left the group, each with its last state.
         self._parted: Dict[int, MemberState] = {}
         self._lost: Dict[int, float] = {}
-        #: The sums; None = the group is not running.
+        #: The object that sums chunks; None = the group is not running.
         self._rows: Optional[RunningRows] = None
-        #: The progress at the last stop.
+        #: The progress when the group stopped running the last time.
         self._reached = Progress(0, -1, 0, 0)
 
     @property
@@ -96,11 +99,12 @@ class Group:
 
     @property
     def departed_positions(self) -> List[int]:
-        """For each rank that has left, the first position that it has not sent."""
+        """The first position that a rank has not sent, for each rank that has left."""
         return [member.position for member in self._parted.values()]
 
     def run(self, rows: RunningRows) -> None:
-        """Sum chunks with `rows` until the group gathers again. Pass mismatched chunks to `reject_chunk`."""
+        """Use `rows` to sum chunks until the group gathers again. The caller passes chunks that do not match
+        to `reject_chunk`."""
         self._rows = rows
 
     def _stop(self) -> None:
@@ -115,7 +119,8 @@ class Group:
         return self._rows.state(member.rank)
 
     def gather(self, member: Member, now: float) -> List[Effect]:
-        """Add a rank's connection, which replaces the rank's earlier connection."""
+        """Add a rank's connection, and start the group if it is complete. The connection replaces the rank's
+        earlier connection."""
         rank = member.rank
         effects: List[Effect] = []
         earlier = self.members.pop(rank, None)
@@ -146,7 +151,7 @@ class Group:
         ]
 
     def _reset(self, now: float) -> List[Effect]:
-        """Close the connections of all members, so that they reconnect."""
+        """Close the connections of all members. The workers then connect again."""
         effects: List[Effect] = [Dismiss(member, b"") for member in self.members.values()]
         self._stop()
         self._since = now
@@ -155,7 +160,8 @@ class Group:
     def handle_frame(
         self, member: Member, header: Header, payload: bytes, now: float
     ) -> List[Effect]:
-        """Handle a frame other than a chunk. Raises Malformed if the connection must be closed."""
+        """Handle a frame that contains no chunk. Raises Malformed if the frame is not allowed, so that the
+        caller closes the connection."""
         if header.kind is Kind.BYE:
             return self._leave(member, now)
         if header.kind is Kind.ERROR:
@@ -165,13 +171,15 @@ class Group:
         raise Malformed(f"a worker must not send {header.kind.name} at this point")
 
     def reject_chunk(self, member: Member, header: Header) -> List[Effect]:
-        """Handle a chunk that cannot be added to the chunks of other ranks. `header`: the chunk's header."""
+        """Handle a chunk that does not match the chunks of other ranks: the group fails. `header`: the header
+        of the chunk."""
         position = self._state(member).position
         arrived = None if self._rows is None else self._rows.chunks(position)
         return self.fail(self._objection(member, header, arrived))
 
     def _objection(self, member: Member, shape: Header, arrived: Optional[ArrivedChunks]) -> str:
-        """Return the reason why a chunk is rejected."""
+        """Return why a chunk is rejected. `shape`: the chunk's header. `arrived`: the chunks of other ranks
+        for its position, if any."""
         dtype = DType(shape.dtype)
         if shape.reduction == Reduction.AVERAGE and dtype.is_integer:
             return (
@@ -180,7 +188,7 @@ class Group:
             )
         if arrived is not None and not rows.are_alike(arrived.shape, shape):
             return rows.disagreement(member.rank, shape, arrived.ranks, arrived.shape)
-        # The missing chunk belongs to a rank that has left.
+        # A rank has left without sending a chunk for this position.
         return next((_has_left(rank, parted) for rank, parted in self._parted.items()), "")
 
     def _leave(self, member: Member, now: float) -> List[Effect]:
@@ -201,7 +209,7 @@ class Group:
         return effects + self._start()
 
     def handle_loss(self, member: Member, now: float) -> List[Effect]:
-        """Handle a broken connection."""
+        """Handle the loss of a member's connection."""
         if not self._forget(member):
             return []
         self._lost[member.rank] = now
@@ -209,14 +217,14 @@ class Group:
         return effects + self._reset(now) if self._running else effects
 
     def _forget(self, member: Member) -> bool:
-        """Remove a connection. Return whether it was its rank's current connection."""
+        """Remove a member from the group. Return False if a newer connection has already replaced it."""
         if self.members.get(member.rank) is not member:
             return False
         del self.members[member.rank]
         return True
 
     def fail(self, text: str) -> List[Effect]:
-        """End this generation, and send the reason to all members."""
+        """End this generation because of an error. All members receive the text of the error."""
         self.failure = text
         farewell = proof.text_frame(Kind.ERROR, text)
         effects: List[Effect] = [Dismiss(member, farewell) for member in self.members.values()]
@@ -224,7 +232,7 @@ class Group:
         return [Log(text), *effects]
 
     def status(self, now: float) -> List[Effect]:
-        """Report the missing ranks to members that have waited for a while."""
+        """Return reminders that contain the missing ranks, for members that have waited for a while."""
         since = self._since
         if self._rows is not None:
             head = self.progress.head
@@ -251,7 +259,7 @@ def _has_left(rank: int, state: MemberState) -> str:
 
 
 _MAX_REMEMBERED = 1024
-"""Maximum number of groups without connections whose generation is remembered."""
+"""Maximum number of groups without connections whose generation the reducer remembers."""
 
 
 class Refusal(Exception):
@@ -259,19 +267,19 @@ class Refusal(Exception):
 
 
 class Sessions:
-    """The groups of connected workers, by name and generation."""
+    """The groups at a reducer's thread, by name. Each group has one current generation."""
 
     def __init__(self) -> None:
         self._groups: OrderedDict[bytes, Group] = OrderedDict()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether `status` may return reminders."""
+        """Whether a member waits, so that `status` may return reminders."""
         return any(group.is_waiting for group in self._groups.values())
 
     def admit(self, hello: Hello, now: float) -> Tuple[Member, List[Effect]]:
-        """Add an authenticated worker. The caller must send ACCEPT before it executes the effects. Raises
-        Refusal."""
+        """Add an authenticated worker to its group, and return the effects. The caller must send ACCEPT
+        before it executes them. Raises Refusal if the worker does not fit the group."""
         group = self._groups.get(hello.group)
         effects: List[Effect] = []
         if group is None:
@@ -307,7 +315,7 @@ class Sessions:
         return group
 
     def status(self, now: float) -> List[Effect]:
-        """Return reminders for waiting members. Call it once per second while `is_waiting`."""
+        """Return reminders for members that wait. Call this once per second while `is_waiting`."""
         effects: List[Effect] = []
         for group in self._groups.values():
             if group.is_waiting:

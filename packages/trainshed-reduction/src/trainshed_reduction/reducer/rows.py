@@ -1,4 +1,4 @@
-"""The state of a running group's chunks, and messages about it."""
+"""Describes the state of a running group's chunks, and creates messages about chunks that do not match."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from trainshed_reduction.wire import DType, Header, Reduction
 
 
 class ArrivedChunks(NamedTuple):
-    """The chunks of one position. `shape`: header of the chunk that arrived first. `since`: time of its
-    arrival. `ranks`: ranks in order of arrival."""
+    """The chunks that have arrived for one position. `shape`: header of the first of them. `since`: time at
+    which it arrived. `ranks`: their ranks in order of arrival."""
 
     shape: Header
     since: float
@@ -17,8 +17,8 @@ class ArrivedChunks(NamedTuple):
 
 
 class MemberState(NamedTuple):
-    """The state of a rank. `position`: position of the rank's next chunk. `ordinal`: number of the latest
-    operation that the rank has started."""
+    """The progress of one rank. `position`: position of the rank's next chunk. `ordinal`: number of the
+    latest operation that the rank has started."""
 
     position: int
     ordinal: int
@@ -36,24 +36,24 @@ class Progress(NamedTuple):
 
 
 class RunningRows(Protocol):
-    """The sums of a running group. `native.reducing.NativeGroup` is the implementation."""
+    """The sums of a running group. The class `native.reducing.NativeGroup` implements this protocol."""
 
     def progress(self) -> Progress: ...
 
     def chunks(self, position: int) -> Optional[ArrivedChunks]:
-        """Return the chunks that have arrived for a position; None = no chunk."""
+        """Return the chunks that have arrived for a position; None = no chunk has arrived."""
         ...
 
     def state(self, rank: int) -> MemberState: ...
 
     def leave(self, rank: int) -> None:
-        """Remove a rank. The other ranks continue, using the chunks that this rank has sent."""
+        """Remove a rank. The other ranks continue. The sums include the chunks that the rank has sent."""
         ...
 
 
 def are_alike(shape: Header, other: Header) -> bool:
-    """Whether the chunks of two ranks for one position can be added. Ordinals may differ: if callbacks issue
-    native all-reduces, ranks may have counted different numbers of them."""
+    """Return whether the chunks of two ranks for one position can be added. Their ordinals may differ: if
+    callbacks issue native all-reduces, ranks may have counted different numbers of operations."""
     return _comparable(shape) == _comparable(other)
 
 
@@ -63,14 +63,15 @@ def _comparable(shape: Header) -> tuple[int, ...]:
 
 
 def describe(shape: Header) -> str:
-    """Return a description of a chunk's operation."""
+    """Return a description of the operation to which a chunk belongs. `shape`: the chunk's header."""
     reduction, dtype = Reduction(shape.reduction), DType(shape.dtype)
     return f"the {reduction.name} of {shape.total} elements of {dtype.name}"
 
 
 def disagreement(rank: int, shape: Header, others: List[int], theirs: Header) -> str:
-    """Return a message about the different operations of one rank and of the other ranks. It describes both
-    operations, because either may be wrong. If there are only two ranks, the lower one is first."""
+    """Return a message for users about a rank whose operation differs from that of other ranks. It describes
+    both operations, because either may be wrong. If there are only two ranks, the message starts with the
+    lower one."""
     if others[1:] == [] and others[0] < rank:
         rank, shape, others, theirs = others[0], theirs, [rank], shape
     mine, other = describe(shape), describe(theirs)
@@ -92,7 +93,7 @@ def have(numbers: List[int]) -> str:
 
 
 def format_ranks(numbers: List[int]) -> str:
-    """Return a text with the numbers of the ranks. It contains at most eight numbers."""
+    """Return a text with the numbers of ranks. If there are more than eight, it contains eight of them."""
     shown = ", ".join(str(rank) for rank in sorted(numbers)[:8])
     more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
     return f"rank{'' if len(numbers) == 1 else 's'} {shown}{more}"

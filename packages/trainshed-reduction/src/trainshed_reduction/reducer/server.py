@@ -1,9 +1,12 @@
 """One thread of a reducer, with its connections.
 
-Before a peer may send chunks, it must prove within seconds that it knows the job's token. Until then, it can
-use only little memory. The C library reports events of connections, which the thread passes to the sessions
-(`groups`). The thread then executes the effects that the sessions return. A broken connection, or a violation
-of the protocol, closes only that connection. Without events and waiting peers, the thread sleeps."""
+A peer must prove within seconds that it knows the job's token, before it may send chunks. Until then, the
+peer can use only little memory.
+
+The C library reports events of connections. The thread passes them to the sessions (`groups`), and executes
+the effects that the sessions return. If a connection breaks or violates the protocol, only that connection is
+closed. The thread sleeps while no events occur and no peer waits.
+"""
 
 from __future__ import annotations
 
@@ -29,67 +32,73 @@ from trainshed_reduction.reducer.groups import Effect, Member, Refusal, Sessions
 from trainshed_reduction.wire import Accept, Hello, Kind, Malformed
 
 Outlet = Callable[[str, object], None]
-"""Receives a report of a thread: its kind and its value. The values are, for `log`, a line; for `serving`,
-the number of workers of a complete group; for `connected`, a worker's rank. The function must not block for
-long, and must not raise exceptions."""
+"""Function that receives a report of a thread: its kind and its value. It must not block for long, and must
+not raise exceptions.
+
+- `log`: the value is a line.
+- `serving`: the number of workers of a complete group.
+- `connected`: the rank of a worker.
+"""
 
 MAX_UNAUTHENTICATED = 64
-"""Maximum number of unauthenticated connections."""
+"""Maximum number of connections whose peers have not proved yet that they know the token."""
 _BUSY_HANDSHAKE_TIMEOUT = 1.0
-"""Timeout in seconds for a handshake while the number of unauthenticated connections is at its maximum."""
+"""Maximum seconds of a handshake while there are `MAX_UNAUTHENTICATED` such connections."""
 _ACCEPT_RETRY_INTERVAL = 0.5
-"""Seconds before the next `accept` after an error of the system."""
+"""Seconds before the next `accept` after the system reported an error."""
 _SECOND = 1.0
 _CLOSE_TIMEOUT = 2.0
-"""Seconds that a peer has to read the last message of its connection."""
+"""Seconds that a peer has to read the last message on its connection."""
 _STALL_TIMEOUT = 60.0
-"""A worker that accepts no data for this many seconds is lost."""
+"""Seconds after which a worker that accepts no data counts as lost."""
 
 
 class Peer:
-    """The peer of a connection. It is unauthenticated while it has no member."""
+    """The peer of a connection: a worker if it has a member, otherwise unauthenticated."""
 
     def __init__(self, connection: socket.socket, address: str, now: float) -> None:
         self.connection = connection
         self.address = address
-        #: The connection's slot in the C library.
+        #: The number of the connection in the C library.
         self.slot = -1
-        #: The messages of both sides from the challenge on. Proofs cover them.
+        #: The messages of both sides in the handshake, starting with the challenge. The proofs cover them.
         self.transcript = proof.nonce()
         self.came = now
         self.member: Optional[Member] = None
 
 
 class Server:
-    """Serves the groups of one lane. The first server also accepts all connections, and passes authenticated
-    ones to the server of their lane."""
+    """Serves all groups on one lane of the reducer, in one thread. The first server also accepts the
+    connections of all lanes. It passes authenticated ones to the server of their lane."""
 
     def __init__(
         self, listener: Optional[socket.socket], token: bytes, *, library: Library, outlet: Outlet
     ) -> None:
-        """`listener`: the listening socket; only the first server has one. Raises OSError."""
-        #: All servers of the reducer, by lane.
+        """`listener`: the listening socket; None except for the first server. Raises OSError if no file
+        descriptor is available."""
+        #: All servers of the reducer, by lane. The first server passes connections to them.
         self.all: Sequence[Server] = (self,)
         self._listener = listener
         self._token = token
-        #: Receives the reports of this thread.
+        #: Function that receives the reports of this thread.
         self._outlet = outlet
         self._sessions = Sessions()
-        #: Polls the listener and the wake-up socket.
+        #: Polls the listening socket and the socket that wakes this thread.
         self._selector = selectors.DefaultSelector()
         self._native = NativeReducer(library, self._selector.fileno())
         #: All peers by slot.
         self._peers: Dict[int, Peer] = {}
-        #: Unauthenticated peers in the order of their connections.
+        #: Unauthenticated peers, the oldest connection first.
         self._unauthenticated: Dict[Peer, None] = {}
         self._members: Dict[Member, Peer] = {}
-        #: Connections whose last message was sent, each with the time at which it is closed, in this order.
+        #: Connections on which the last message was queued, with the times at which they are closed at the
+        #: latest. They are in the order of these times.
         self._leaving: Dict[Peer, float] = {}
         self._now = time.monotonic()
         self._listens = False
         self._listen_at = self._status_at = 0.0
         self._ended = False
-        #: Authenticated peers from the first server's thread; None = stop serving.
+        #: Authenticated peers that the first server has passed to this one; None = stop serving.
         self._inbox: queue.SimpleQueue[Optional[Tuple[Peer, Hello]]] = queue.SimpleQueue()
         self._wake_sender, self._wake_receiver = socket.socketpair()
         for end in (self._wake_sender, self._wake_receiver):
@@ -103,7 +112,8 @@ class Server:
 
     def _put(self, entry: Optional[Tuple[Peer, Hello]]) -> None:
         self._inbox.put(entry)
-        with contextlib.suppress(OSError):  # If the socket is full or closed, no wake-up is needed.
+        # If the socket is full, the thread wakes anyway. If it is closed, the thread has ended.
+        with contextlib.suppress(OSError):
             self._wake_sender.send(b"\0")
 
     def _read_inbox(self) -> None:
@@ -119,7 +129,8 @@ class Server:
                 self._carry_out(self._admit(peer, hello))
 
     def _add(self, peer: Peer) -> None:
-        """Serve a peer's connection in this thread. Closes a broken connection and raises OSError."""
+        """Serve the connection of a peer in this thread. If the connection is broken, closes it and raises
+        OSError."""
         try:
             peer.slot = self._native.add(peer.connection.fileno())
         except OSError:
@@ -128,8 +139,8 @@ class Server:
         self._peers[peer.slot] = peer
 
     def run(self) -> None:
-        """Serve until `end`. Then close all connections without a last message, so that workers reconnect to
-        the restarted reducer."""
+        """Serve until `end` is called. Then close all connections without a last message, so that workers
+        connect again to the restarted reducer."""
         while not self._ended:
             self._handle_timers()
             events = self._native.run(self._wait_time())
@@ -148,7 +159,7 @@ class Server:
     # ---- time
 
     def _wait_time(self) -> Optional[float]:
-        """Return the seconds until the next due action; None = no due action."""
+        """Return the seconds until the next action is due; None = no action is due."""
         moments = [self._listen_at, self._status_at]
         moments += [peer.came + self._handshake_timeout() for peer in [*self._unauthenticated][:1]]
         moments += [*self._leaving.values()][:1]
@@ -213,7 +224,8 @@ class Server:
         self._listen(len(self._unauthenticated) < MAX_UNAUTHENTICATED)
 
     def _greet(self, peer: Peer, event: Message | MismatchedChunk) -> List[Effect]:
-        """Handle the first message of an unauthenticated peer. Raises Malformed."""
+        """Handle the first message of an unauthenticated peer, and return the effects. Raises Malformed if it
+        is not a valid HELLO."""
         if isinstance(event, MismatchedChunk) or event.header.kind is not Kind.HELLO:
             raise Malformed("the first frame must be HELLO")
         hello = proof.read_signed(self._token, Hello, event.payload, peer.transcript)
@@ -235,7 +247,7 @@ class Server:
         return []
 
     def _admit(self, peer: Peer, hello: Hello) -> List[Effect]:
-        """Admit an authenticated peer to its group, or reject it."""
+        """Add an authenticated peer to its group, or reject it. Return the effects."""
         try:
             member, following = self._sessions.admit(hello, self._now)
         except Refusal as refusal:
@@ -257,7 +269,7 @@ class Server:
     def _handle(self, event: Event) -> List[Effect]:
         peer = self._peers.get(event.lane)
         if peer is None:
-            return []  # An earlier event has closed the connection.
+            return []  # An earlier event has already closed the connection.
         if isinstance(event, Lost):
             return self._drop(peer)
         if peer in self._leaving:
@@ -305,7 +317,8 @@ class Server:
                     pending.extend(self._drop(peer))
 
     def _dismiss(self, peer: Peer, farewell: bytes) -> List[Effect]:
-        """Send a last frame. Close the connection when the peer has read the frame, or after a timeout."""
+        """Send a last frame to a peer. The connection is closed when the peer has read the frame, or after a
+        timeout. Return the effects on other members."""
         following = self._part(peer)
         self._native.send(peer.slot, farewell)
         self._native.dismiss(peer.slot)
@@ -313,7 +326,7 @@ class Server:
         return following
 
     def _drop(self, peer: Peer) -> List[Effect]:
-        """Close the connection. Return the effects of this on other members."""
+        """Close the connection of a peer. Return the effects on other members."""
         following = self._part(peer)
         self._leaving.pop(peer, None)
         self._close(peer)
