@@ -114,7 +114,7 @@ class Socket:
         else:
             self._came.put_nowait(message)
 
-    def report(self, **order: Any) -> None:
+    def send_text(self, **order: Any) -> None:
         self.sent.put_nowait({"type": "websocket.receive", "text": json.dumps(order)})
 
     def type(self, data: bytes) -> None:

@@ -68,7 +68,7 @@ async def shell(
     """Open a connection that requests a shell, with a new ticket if no token is passed."""
     token = token or (await service.result("POST", f"{JOB}:shell", {}))["token"]
     async with connect(service.app) as socket:
-        socket.report(token=token, **order)
+        socket.send_text(token=token, **order)
         yield socket
 
 
@@ -104,7 +104,9 @@ async def test_shell_is_opened_used_and_recorded_in_the_timeline(
     ticket = await service.result("POST", f"{JOB}:shell", {"replica": "worker 0"})
     assert (ticket["replica"], ticket["task"]) == ("workerpool1-0", "workerpool1-0")
     async with connect(service.app) as socket:
-        socket.report(token=ticket["token"], rows=50, columns=132, term="tmux", label="my $(job)")
+        socket.send_text(
+            token=ticket["token"], rows=50, columns=132, term="tmux", label="my $(job)"
+        )
         assert await socket.next() == {"title": "workerpool1-0, job"}
         ((uid, attempt, replica, incarnation, wish),) = service.shells.opened
         assert (uid, attempt, replica, incarnation) == (1000, 1, WORKER, 1)
@@ -116,11 +118,11 @@ async def test_shell_is_opened_used_and_recorded_in_the_timeline(
         terminal = service.shells.terminals[0]
         socket.type(b"ls\r")
         assert await socket.next() == b"ls\r"
-        socket.report(resize=[10, 20])
-        socket.report(resize=["a", 20])
-        socket.report(something="newer")
+        socket.send_text(resize=[10, 20])
+        socket.send_text(resize=["a", 20])
+        socket.send_text(something="newer")
         service.clock += 75 * SECOND
-        socket.report(end=True)
+        socket.send_text(end=True)
         assert await socket.next() == {"exit": 0}
         assert await socket.next() is None
         assert socket.close_code == 1000
@@ -215,7 +217,7 @@ async def test_ticket_is_valid_once_and_for_one_minute(service: ApiServiceWithSh
     service.clock += TICKET_LIFETIME
     for token in (used, late, "guessed", ""):
         async with connect(service.app) as socket:
-            socket.report(token=token)
+            socket.send_text(token=token)
             assert "ticket" in (await socket.next())["error"]
             assert await socket.next() is None
             assert socket.close_code == 1008

@@ -118,7 +118,7 @@ async def test_shells_and_pages_opened_by_a_browser_end_with_its_session(
         service.events("/", page) as stream,
     ):
         for socket, ticket in zip((theirs, shell), tickets, strict=True):
-            socket.say(token=ticket)
+            socket.send_text(token=ticket)
             assert "title" in await socket.next()
         assert await stream.next("here") == 1
         assert (await service.call("GET", board, token=None)).status == 200
