@@ -1,1 +1,1 @@
-"""Runs jobs on other machines than the service's: the session with their nodes, Slurm, and Kubernetes."""
+"""Runs jobs on the nodes of Slurm and Kubernetes clusters, where agents connect to the service."""

@@ -41,7 +41,7 @@ output, or errors of the API."""
 _INPUT_TIMEOUT = 30.0
 """Seconds that a process in a container has to read its input."""
 _CHUNK_SIZE = 1 << 17
-"""Bytes of one message to a container."""
+"""Maximum bytes of one message to a container."""
 _TRANSPORT_ERRORS = (httpx2.HTTPError, OSError, ConfigError)
 """Exceptions of a request that received no response. ConfigError occurs if credentials are missing at the
 moment."""

@@ -53,7 +53,7 @@ _REPORT_INTERVAL = 0.05
 _QUOTA_RETRY_INTERVAL = 5.0
 """Seconds before a Pod that exceeded the namespace's quota is requested again."""
 _DELETE_TIMEOUT = 30.0
-"""Seconds to wait for the end of a Pod before its successor is created."""
+"""Maximum seconds to wait for the end of a Pod before another Pod replaces it."""
 _EXIT_TIMEOUT = 2.5
 """Seconds to wait for the end of a Pod after its agent was shut down."""
 _EVICTION_TIMEOUT = 3.0
@@ -117,14 +117,14 @@ class KubernetesCluster:
     async def start(self) -> None:
         client = self._client = ApiClient(self._settings)
         try:
-            await self._begin(client)
+            await self._start_watches(client)
         except BaseException:
             # `start` may be called again. The next call must not run at the same time as the watches of this
             # call.
             await self._end_watches()
             raise
 
-    async def _begin(self, client: ApiClient) -> None:
+    async def _start_watches(self, client: ApiClient) -> None:
         if not self._settings.namespaces and client.namespace:
             default_namespace = {"*": client.namespace}
             self._settings = msgspec.structs.replace(self._settings, namespaces=default_namespace)
@@ -388,14 +388,15 @@ class KubernetesCluster:
         self, name: AllocationName, need: NodeNeed, again: int, avoid: Collection[str] | None
     ) -> Pod:
         """Create the allocation's Pod. `again`: number of the allocation's earlier Pods. Raises
-        ClusterRefused, ClusterUnavailable."""
+        ClusterRefused if Kubernetes rejects the Pod permanently, and ClusterUnavailable for temporary
+        failures."""
         wanted = need.machine.accelerator
         accelerator = self._routes.accelerator(wanted) if wanted else None
         if wanted and accelerator is None:
             known = ", ".join(self._routes.accelerators) or "no type"
             raise ClusterRefused(
-                f"no node of this cluster has {wanted}: "
-                f"[engines.kubernetes.accelerators] contains {known}"
+                f"no node of this cluster has {wanted}: [engines.kubernetes.accelerators] contains {known}; "
+                "choose another accelerator, or add this one"
             )
         if self._beside is None:
             self._beside = await asyncio.to_thread(self._find_beside)

@@ -106,7 +106,7 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     queue: Literal["trainshed", "kueue"] = "trainshed"
     #: Name of Kueue's LocalQueue in each namespace of jobs.
     local_queue: _Name = ""
-    #: The cluster's name of the devices of each public accelerator type.
+    #: By public accelerator type: how the cluster identifies the devices.
     accelerators: dict[str, Accelerator] = {}
     #: Different options for some machine types; the first match applies.
     machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] = []

@@ -344,7 +344,7 @@ class SlurmCluster:
         if wanted not in known:
             raise ClusterRefused(
                 f"no node of this cluster has {wanted}: [engines.slurm.accelerators] "
-                f"contains {', '.join(known) or 'no type'}"
+                f"contains {', '.join(known) or 'no type'}; choose another accelerator, or add this one"
             )
         return Gres("gpu", known[wanted], need.accelerators)
 

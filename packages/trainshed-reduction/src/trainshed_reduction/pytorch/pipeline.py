@@ -217,7 +217,9 @@ class Pipeline:
         """Start an all-reduce. Raises ReductionFailed if the pipeline is closed."""
         with self._lock:
             if self._closed:
-                raise ReductionFailed("the process group has been destroyed")
+                raise ReductionFailed(
+                    "this all-reduce was called after its process group was destroyed"
+                )
             copies = self._copies.get(tensor.device)
             if copies is None:
                 copies = GpuCopies(tensor.device) if tensor.is_cuda else CpuCopies()

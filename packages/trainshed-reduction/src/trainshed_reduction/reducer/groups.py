@@ -283,7 +283,7 @@ class Sessions:
         group = self._groups.get(hello.group)
         effects: List[Effect] = []
         if group is None:
-            group = self._begin(hello, now)
+            group = self._add_group(hello, now)
         elif hello.generation < group.generation:
             raise Refusal(
                 f"generation {hello.generation} was replaced by generation {group.generation}"
@@ -292,7 +292,7 @@ class Sessions:
             effects = group.fail(
                 f"generation {group.generation} was replaced by generation {hello.generation}"
             )
-            group = self._begin(hello, now)
+            group = self._add_group(hello, now)
         elif group.failure:
             raise Refusal(group.failure)
         elif hello.world != group.world:
@@ -301,12 +301,12 @@ class Sessions:
                     f"rank {hello.rank} expects a group of {hello.world} workers, the other ranks expect "
                     f"{group.world}"
                 )
-            group = self._begin(hello, now)
+            group = self._add_group(hello, now)
         self._groups.move_to_end(hello.group)
         member = Member(hello, group)
         return member, effects + group.gather(member, now)
 
-    def _begin(self, hello: Hello, now: float) -> Group:
+    def _add_group(self, hello: Hello, now: float) -> Group:
         empty = [name for name, group in self._groups.items() if group.is_empty]
         if len(empty) >= _MAX_REMEMBERED:
             del self._groups[empty[0]]

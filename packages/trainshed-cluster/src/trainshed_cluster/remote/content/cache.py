@@ -109,7 +109,7 @@ class NodeCache:
                 self._fetch(unit, stream)
             handle = self._units.lease(unit, any_digest=True)
         if handle is None:
-            raise TransferError("it was removed concurrently")
+            raise TransferError("another process removed it")
         return handle
 
     def _require_removable(self, unit: Unit) -> None:

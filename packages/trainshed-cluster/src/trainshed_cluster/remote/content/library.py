@@ -169,7 +169,9 @@ class Library:
         real = Path(os.path.realpath(path_below))
         if any(real.is_relative_to(os.path.realpath(root)) for root in self._roots):
             # A node stores a unit at its canonical path, so other paths would not work there.
-            raise ContentRefused(f"{path} is in the service's cache, but not by its canonical path")
+            raise ContentRefused(
+                f"{path} is in the service's cache, but it is not a canonical path"
+            )
         return None
 
     def _unit(self, unit_path: _UnitPath) -> tuple[Unit, tuple[str, ...]]:
