@@ -48,12 +48,13 @@ _UNKNOWN: Final = (
 
 
 def is_json_web_token(token: str) -> bool:
-    """Whether the text has the form of a JSON Web Token. Nothing is verified."""
+    """Return whether the text has the form of a JSON Web Token. Nothing is verified."""
     return _JWT_PATTERN.fullmatch(token) is not None
 
 
 def is_google_access_token(token: str) -> bool:
-    """Whether the text has the form of a Google access token. Only such tokens are sent to an issuer."""
+    """Return whether the text has the form of a Google access token. Only such tokens are sent to an
+    issuer."""
     return _GOOGLE_TOKEN_PATTERN.fullmatch(token) is not None
 
 

@@ -14,8 +14,8 @@ from typing import Final
 SOURCE: Final[ContextVar[str]] = ContextVar("source", default="")
 """Network address of the client of the current request."""
 GUESS: Final = "trainshed.guess"
-"""Key in the ASGI scope. It marks a request with an unknown session password or link key as a guess, unless
-the response has the status 401."""
+"""Key in the ASGI scope. If its value is true, the request counts as a failed authentication even if the
+response does not have the status 401: the request contained an unknown session password or link key."""
 SOURCE_HEADER: Final = "x-trainshed-source"
 """The header in which the bucket process sends its client's address to the API when it checks a token."""
 _FREE_FAILURES: Final = 30

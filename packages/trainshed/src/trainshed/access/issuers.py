@@ -91,7 +91,7 @@ class Issuer(Struct, frozen=True):
 
 
 def is_safe(address: str) -> bool:
-    """Whether a URL uses https, or http to this machine."""
+    """Return whether a URL uses https, or http to this machine."""
     try:
         parts = urlsplit(address)
     except ValueError:
@@ -112,7 +112,7 @@ def address_in(published: Mapping[str, Any], name: str, issuer: Issuer) -> str |
 
 
 def _is_near(address: str) -> bool:
-    """Whether the host of a URL is this machine or a link-local address, in any notation."""
+    """Return whether the host of a URL is this machine or a link-local address, in any notation."""
     host = (urlsplit(address).hostname or "").rstrip(".")
     try:
         number = ip_address(host if ":" in host else socket.inet_aton(host))

@@ -131,7 +131,7 @@ class JobTokens:
 
 
 def is_job_token(token: str) -> bool:
-    """Whether the text has the form of a program's token. Nothing is verified."""
+    """Return whether the text has the form of a program's token. Nothing is verified."""
     return token.startswith(f"{_VERSION}.")
 
 

@@ -64,7 +64,7 @@ PERMISSIONS: Final[Mapping[str, str]] = dict(_methods())
 
 
 def is_recorded(method: str) -> bool:
-    """Whether calls of this method are recorded in the audit log."""
+    """Return whether calls of this method are recorded in the audit log."""
     _, resource, verb = PERMISSIONS[method].split(".")
     return verb not in _READS and (resource not in MEASUREMENTS or verb == "delete")
 

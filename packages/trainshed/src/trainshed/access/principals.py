@@ -28,7 +28,7 @@ class Rights(Struct, frozen=True):
         return self.everywhere | own if own else self.everywhere
 
     def anywhere(self, permission: str) -> bool:
-        """Whether the principal has the permission in at least one project."""
+        """Return whether the principal has the permission in at least one project."""
         return permission in self.everywhere or any(
             permission in held for held in self.projects.values()
         )
@@ -88,7 +88,7 @@ class Principal(Struct, frozen=True):
         normalize_emails(self, "email")
 
     def may(self, permission: str, project: str) -> bool:
-        """Whether the principal has a permission in a project."""
+        """Return whether the principal has a permission in a project."""
         return permission in self.rights.within(project)
 
     @property

@@ -122,8 +122,8 @@ class TokenAuthority:
             return None
 
     def is_valid(self, principal: Principal) -> bool:
-        """Whether the principal's credential is still valid and its rights are unchanged. A program must also
-        be running, and its service account must exist and be enabled."""
+        """Return whether the principal's credential is still valid and its rights are unchanged. A program
+        must also be running, and its service account must exist and be enabled."""
         if principal.program is None:
             credential = principal.credential
             return credential is None or self.current_principal(credential) == principal

@@ -72,9 +72,9 @@ class Budgets:
         for part in used:
             self._count(self._ended, part)
 
-    def add(self, given_back: Iterable[Use]) -> None:
+    def add(self, uses: Iterable[Use]) -> None:
         """Add the usage of ended attempts."""
-        for use in given_back:
+        for use in uses:
             self._turn_page(use.ended)
             self._count(self._ended, use.within(*self.month))
 

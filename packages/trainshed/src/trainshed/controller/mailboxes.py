@@ -68,7 +68,7 @@ class Mailboxes:
         self._ensure_busy(uid)
 
     def hold(self, uid: JobUid) -> None:
-        """Store the events of a job that is being stored, until `release` or `drop`."""
+        """Collect the events of a job that is being stored. They are applied by `release`."""
         self._held.add(uid)
 
     def release(self, uid: JobUid) -> None:

@@ -35,8 +35,8 @@ from trainshed.telemetry.meters import Meters
 log = logging.getLogger(__name__)
 
 _TARGET_TURN: Final = 10 * 10**9
-"""After this time (ns), the remaining notifications to a slow target wait for newer notifications to other
-targets."""
+"""If sending to one target takes longer than this time (ns), its remaining notifications wait until newer
+notifications to other targets were sent."""
 _BATCH: Final = 500
 """Maximum number of notifications to a target in one pass. A target that does not respond delays the others
 by ten seconds per pass."""

@@ -103,7 +103,7 @@ class Parents:
         self._reconcilers = reconcilers
         #: Stores a step and notifies waiting followers.
         self._commit = commit
-        #: Wakes a work.
+        #: Requests that a work is loaded and processed.
         self._wake = wake
         #: Sets the alarms of a work, see `Alarms.set`.
         self._set_alarm = set_alarm

@@ -35,7 +35,7 @@ class ReservedPools:
     def __init__(self, policy: Policy) -> None:
         self._policy = replace(policy, strict=True)
         self.resources: dict[PersistentResourceName, PersistentResource] = {}
-        #: Holds with a decision that is being stored.
+        #: The uids of holds (machines that are placed together) about which a decision is being stored.
         self.pending: set[JobUid] = set()
         #: Resources whose jobs or machines have changed since the last check.
         self.unchecked: set[PersistentResourceName] = set()
@@ -100,7 +100,8 @@ class ReservedPools:
         resource: PersistentResource | None,
         is_fit: Callable[[str], bool],
     ) -> None:
-        """Offer the machines of a resource to its jobs."""
+        """Offer the machines of a resource to its jobs. If `resource` is None, offer no machines, so that its
+        jobs do not fit."""
         if resource is not None:
             self._snapshots.setdefault(name, Snapshot(self._policy))
         if name in self._snapshots:

@@ -13,7 +13,8 @@ _HELD: Final = f"engines/*/{HELD}"
 
 
 class Leftover(msgspec.Struct, frozen=True):
-    """An unneeded allocation that the cluster may not have released."""
+    """An allocation of a stopped service that is no longer needed, but that the cluster may not have
+    released."""
 
     #: The allocation's name in the cluster.
     name: str

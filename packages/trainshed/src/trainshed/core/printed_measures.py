@@ -59,7 +59,7 @@ class Series(Struct):
     #: The unit of `step`: "epoch", "step", or "line" if the program prints neither.
     unit: str
     points: list[Point] = field(default_factory=list[Point])
-    #: One of `every` points is kept. `since` counts the points after the last kept point.
+    #: Only every n-th point is kept, where n is `every`. `since` counts the points after the last kept point.
     every: int = 1
     since: int = 0
 

@@ -94,8 +94,8 @@ class Autopsy(Struct, frozen=True):
 
 
 class Terminal(Protocol):
-    """A shell in a replica, from the perspective of its caller. At most one task may read, and at most one
-    may write at a time."""
+    """A shell in a replica, as its caller uses it. At most one task may read, and at most one may write at a
+    time."""
 
     @property
     def status(self) -> int | None:
@@ -174,8 +174,9 @@ class TerminalRefused(Exception):
 
 @runtime_checkable
 class Terminals(Protocol):
-    """The optional interface of an engine with shells, in addition to `engines.port.Engine`. The default
-    implementation is for engines without shells and without saved files of failed replicas."""
+    """The part of an engine that opens shells, in addition to `engines.port.Engine`. Implementing it is
+    optional. The default implementation is for engines without shells and without saved files of failed
+    replicas."""
 
     async def open_terminal(
         self,

@@ -110,7 +110,7 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
         message += _used_by_others(snapshot)
         names = _names(snapshot, entry.gang, held)
         return Waiting(WaitReason.CAPACITY, message, None, names)
-    return _not_its_turn(snapshot, entry)
+    return _explain_queue(snapshot, entry)
 
 
 def _explain_unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
@@ -300,7 +300,7 @@ def _blocking_jobs(snapshot: Snapshot, entry: Entry, kind: Kind) -> list[JobUid]
     )
 
 
-def _not_its_turn(snapshot: Snapshot, entry: Entry) -> Waiting:
+def _explain_queue(snapshot: Snapshot, entry: Entry) -> Waiting:
     others = [uid for uid in snapshot.reservations if uid != entry.gang.uid]
     waiting = [uid for uid in others if uid in snapshot.entries]
     if waiting:

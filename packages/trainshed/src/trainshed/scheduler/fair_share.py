@@ -124,20 +124,21 @@ def position(snapshot: Snapshot, uid: JobUid) -> int:
     first = [other for other in reserved if other and other.waits and level_of(other) == level]
     if entry in first:
         return before + first.index(entry) + 1
-    turn = _turn(snapshot, levels, entry)
-    return before + turn + sum(_turn(snapshot, levels, other) > turn for other in first)
+    turn = _level_position(snapshot, levels, entry)
+    return before + turn + sum(_level_position(snapshot, levels, other) > turn for other in first)
 
 
-def _turn(snapshot: Snapshot, levels: list[LevelKey], entry: Entry) -> int:
-    """Return the position of a gang on its own level, without reservations. `levels`: the levels before
-    it."""
+def _level_position(snapshot: Snapshot, levels: list[LevelKey], entry: Entry) -> int:
+    """Return the position of a gang among the gangs of its own level, without reservations. `levels`: the
+    levels before that level."""
     groups, project_id = snapshot.queue.levels[level_of(entry)], entry.gang.project_id
     own = groups[project_id]
     at = bisect_left(own.waiting, entry)
     turn = (_share_at(snapshot, _usage(snapshot, levels, project_id), own, at), entry)
     others = ((other, group) for other, group in groups.items() if other != project_id)
     earlier = (
-        _earlier(snapshot, _usage(snapshot, levels, other), group, turn) for other, group in others
+        _count_earlier(snapshot, _usage(snapshot, levels, other), group, turn)
+        for other, group in others
     )
     return 1 + at + sum(earlier)
 
@@ -152,11 +153,11 @@ def _usage(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[
     return used
 
 
-def _earlier(
+def _count_earlier(
     snapshot: Snapshot, used: Mapping[str, float], group: Group, turn: tuple[float, Entry]
 ) -> int:
-    """Return the number of a project's jobs that come before this position. A binary search is possible,
-    because the shares only increase."""
+    """Return the number of a project's waiting jobs that start before the gang at the position `turn`. A
+    binary search is possible, because the shares only increase."""
     share, entry = turn
     first, last = (
         side(range(len(group.waiting)), share, key=partial(_share_at, snapshot, used, group))

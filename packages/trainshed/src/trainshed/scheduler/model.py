@@ -49,8 +49,8 @@ Replicas = tuple[tuple[ReplicaId, Demand], ...]
 
 
 class GangRequest(Struct, frozen=True, gc=False):
-    """A job from the perspective of the scheduler. The request never changes, unless the job receives more
-    memory."""
+    """A job as the scheduler uses it: its gang with the requested resources. The request never changes,
+    unless the job receives more memory."""
 
     uid: JobUid
     #: The full job name, for messages.

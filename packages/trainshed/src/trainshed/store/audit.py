@@ -66,7 +66,7 @@ class AuditRow(Struct, frozen=True):
 
 
 class RecordedCall(Struct):
-    """A call that is being processed, with its audit record."""
+    """A call that is being processed, with the audit record that a write of this call stores."""
 
     at: Nanos
     record: AuditRecord

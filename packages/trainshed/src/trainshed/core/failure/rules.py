@@ -30,7 +30,7 @@ class Action(enum.StrEnum):
 
 
 class Match(Struct, frozen=True):
-    """The conditions of a failure rule. All set fields must match. An empty set and None match every
+    """The conditions of a failure rule. All fields that are set must match. An empty set and None match every
     value."""
 
     causes: frozenset[Cause]

@@ -54,8 +54,8 @@ def _scores(spec: StudySpec, final: Measurement | None) -> Scores:
 
 
 def _front(all_scores: set[Scores]) -> set[Scores]:
-    """Return the scores that no other scores dominate. In descending order, dominating scores precede
-    dominated ones."""
+    """Return the Pareto front: the scores that no other scores dominate. In descending order, dominating
+    scores precede dominated ones."""
     front: set[Scores] = set()
     for scores in sorted(all_scores, reverse=True):
         if not any(all(map(ge, other, scores)) for other in front):

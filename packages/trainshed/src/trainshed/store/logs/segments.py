@@ -37,8 +37,8 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 Before = Callable[[Entry], bool]
-"""Returns whether an entry is before the position of a search. It returns true for all entries up to some
-entry, and false for all later ones."""
+"""Returns whether an entry is before the position that a search must find. It returns true for all entries
+before that position, and false for all others."""
 
 _decoder = msgspec.json.Decoder(Entry)
 _encode = msgspec.json.Encoder().encode
