@@ -187,7 +187,7 @@ def test_metadata_outside_a_package_is_not_read(tmp_path: Path) -> None:
     outside = (f"{tmp_path}/secret", "../../../../secret", "linked/secret", 300 * "n")
     for names, expected in ((outside, False), (("own.py",), True)):
         (info / "RECORD").write_text("".join(f"{name},,\n" for name in names))
-        assert layers._mark_gsutil(prefix) == expected  # pyright: ignore[reportPrivateUsage] - of a build
+        assert layers._mentions_gsutil(prefix) == expected  # pyright: ignore[reportPrivateUsage] - of a build
 
 
 def _sdist(path: Path, files: dict[str, str]) -> Path:

@@ -245,7 +245,7 @@ class LocalCatalog:
         selects the newest version, or the preferred Python."""
         sheet = sheet_of(family)
         if sheet is None:
-            return RuntimeRefusal(no_family(family))
+            return RuntimeRefusal(unknown_family_message(family))
         if version and sheet.release(version) is None:
             versions = ", ".join(release.version for release in sheet.releases if release.version)
             return RuntimeRefusal(
@@ -452,7 +452,7 @@ class LocalCatalog:
         return ", ".join(newest_of.values()) or "none"
 
 
-def no_family(family: str) -> str:
+def unknown_family_message(family: str) -> str:
     """Return an error message that lists the existing families."""
     known = ", ".join(sheet.family for sheet in FAMILIES)
     return f"The runtime family {family!r} does not exist. Choose one of: {known}."

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from trainshed.core.runtime import RuntimeRefusal
 from trainshed.core.units import Bytes, Nanos
-from trainshed.runtimes.catalog import LocalCatalog, newest, no_family
+from trainshed.runtimes.catalog import LocalCatalog, newest, unknown_family_message
 from trainshed.runtimes.environments import Base, Environments
 from trainshed.runtimes.families import FAMILIES, Release, Sheet, format_minor
 from trainshed.runtimes.installer import Installer
@@ -49,7 +49,7 @@ class Inventory:
         BuildFailed if the family does not exist."""
         sheets = [sheet for sheet in FAMILIES if family in (None, sheet.family)]
         if family is not None and not sheets:
-            raise BuildFailed(no_family(family))
+            raise BuildFailed(unknown_family_message(family))
         return [
             offer
             for sheet in sheets

@@ -114,7 +114,7 @@ class Layers:
                     tuple(packages),
                     apart,
                     renew,
-                    lambda line: progress(_with_uris(line, packages)),
+                    lambda line: progress(_show_uris(line, packages)),
                     stop,
                 ).run()
             finally:
@@ -129,7 +129,7 @@ class Layers:
             move_scripts(prefix)
             write_template(prefix, final)
             let_read(prefix.template)
-            if _mark_gsutil(prefix):
+            if _mentions_gsutil(prefix):
                 (draft / _CALLS_GSUTIL).touch()
             summary = _summary(prefix, ghosts)
             (draft / _NOTICES).write_text(json.dumps([summary]))
@@ -142,9 +142,9 @@ class Layers:
         except InstallFailed as failure:
             if failure.is_final and not failure.is_machine_fault:
                 raise PackageFailed(
-                    f"The packages {uris} could not be installed. {_with_uris(failure.lines[-1], packages)}"
+                    f"The packages {uris} could not be installed. {_show_uris(failure.lines[-1], packages)}"
                 ) from failure
-            last_lines = f"The installer's last lines:\n{_with_uris(str(failure), packages)}"
+            last_lines = f"The installer's last lines:\n{_show_uris(str(failure), packages)}"
             if failure.is_machine_fault:
                 raise BuildFailed(
                     f"The packages {uris} could not be installed because of this machine or its "
@@ -206,7 +206,7 @@ def _create_prefix(
     return prefix, ghosts
 
 
-def _with_uris(text: str, packages: Sequence[Package]) -> str:
+def _show_uris(text: str, packages: Sequence[Package]) -> str:
     """Replace the cache paths of packages in the installer's output with the packages' URIs."""
     for package in packages:
         for place in (package.path.as_uri(), str(package.path)):
@@ -254,7 +254,7 @@ def _own_files(prefix: Prefix) -> Iterator[Path]:
         yield from (p for p in places if is_file(p) and p.resolve().is_relative_to(site))
 
 
-def _mark_gsutil(prefix: Prefix) -> bool:
+def _mentions_gsutil(prefix: Prefix) -> bool:
     return any(b"gsutil" in (read_small(place) or b"") for place in _own_files(prefix))
 
 

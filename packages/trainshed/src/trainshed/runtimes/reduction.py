@@ -120,14 +120,14 @@ class Reduction:
         return f"{release()}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
     @property
-    def _without(self) -> str:
+    def _key_without_native(self) -> str:
         """The name of the directory on the shelf for the package without its C part. It changes after
         `_RETRY_INTERVAL`, so that a failed compiler is tried again."""
         return f"{self.key}-without-{int(time.time()) // _RETRY_INTERVAL}"
 
     def find(self) -> Path | None:
         """Return the directory for PYTHONPATH if it is prepared, otherwise None. Records the use. Fast."""
-        key = next(filter(self._shelf.has, (self.key, self._without)), None)
+        key = next(filter(self._shelf.has, (self.key, self._key_without_native)), None)
         if key is None:
             return None
         self._shelf.record_use(key)
@@ -154,7 +154,7 @@ class Reduction:
                 return self._shelf.put(self.key, fill, progress=progress)
             except _NotCompiled:
                 without = partial(fill, is_whole=False)
-                return self._shelf.put(self._without, without, progress=progress)
+                return self._shelf.put(self._key_without_native, without, progress=progress)
         except OSError as failure:
             raise BuildFailed(
                 f"{NAME} could not be written: {failure}. Check the disk and the permissions of the cache "

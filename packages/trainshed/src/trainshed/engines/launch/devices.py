@@ -247,9 +247,9 @@ def find_driver(root: Path = Path("/"), cache: str | None = None) -> Driver:
     if not (root / "dev/nvidia-uvm").exists():
         # The first program that uses the device file would create it, but a sandbox does not allow that.
         _run("nvidia-modprobe", "-u", "-c=0")
-    known = dict(_known_to_linker(_run("ldconfig", "-p") if cache is None else cache))
+    known = dict(_parse_linker_cache(_run("ldconfig", "-p") if cache is None else cache))
     apart = dict(_files_in(root, _PLACES))
-    libraries = _of_one_driver(root, apart | known)
+    libraries = _select_driver_files(root, apart | known)
     programs = [
         f"{place}/{name}"
         for name in _PROGRAMS
@@ -339,7 +339,7 @@ def _mounts(driver: Driver) -> Iterator[Mount]:
         yield file, f"{_OWN_PLACE}/bin/{file.rpartition('/')[2]}", True
 
 
-def _known_to_linker(cache: str) -> Iterator[tuple[str, str]]:
+def _parse_linker_cache(cache: str) -> Iterator[tuple[str, str]]:
     """Yield (name, path) of the driver's 64-bit libraries in the output of `ldconfig -p`."""
     for line in cache.splitlines():
         name, _, rest = line.strip().partition(" (")
@@ -356,17 +356,17 @@ def _files_in(root: Path, places: Iterable[str]) -> Iterator[tuple[str, str]]:
                 yield file.name, f"{place}/{file.name}"
 
 
-def _of_one_driver(root: Path, libraries: Mapping[str, str]) -> list[tuple[str, str]]:
+def _select_driver_files(root: Path, libraries: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the libraries that have the version of libcuda, by name and real file. Libraries of other
     versions only have similar names."""
-    files = {name: _real(root, path) for name, path in sorted(libraries.items())}
+    files = {name: _resolve(root, path) for name, path in sorted(libraries.items())}
     version = files.get("libcuda.so.1", "").partition(".so.")[2]
     return [
         (name, file) for name, file in files.items() if version and file.endswith(f".{version}")
     ]
 
 
-def _real(root: Path, path: str) -> str:
+def _resolve(root: Path, path: str) -> str:
     """Return the real path of `path`, a path below `root`. The result is relative to `root`, unless a link
     leads out of it."""
     real = (root / path[1:]).resolve()

@@ -386,19 +386,20 @@ def inherited_paths(ours: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def program_environment(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> dict[str, str]:
-    """Combine all variables of a program. No other code does this. `edits`: the changes for its GPUs.
+    """Return all environment variables of a program. No other code sets them. `edits`: the changes for the
+    program's GPUs.
 
     These are the sources. A later source overrides an earlier one, unless noted:
 
-    - the service's own environment (`_ambient`): LANG LC_ALL TZ *_PROXY *_proxy SSL_CERT_* REQUESTS_CA_BUNDLE
-      CURL_CA_BUNDLE PIP_* UV_*
-    - the replica's endpoint (`_storage`): STORAGE_EMULATOR_HOST GCE_METADATA_* METADATA_SERVER_DETECTION
-      GCSFS_* CLOUDSDK_API_ENDPOINT_OVERRIDES_*
-    - the interception of Google's hosts (`_trust`): CURL_CA_BUNDLE SSL_CERT_FILE REQUESTS_CA_BUNDLE
+    - the service's own environment (`_inherited_variables`): LANG LC_ALL TZ *_PROXY *_proxy SSL_CERT_*
+      REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_* UV_*
+    - the replica's endpoint (`_storage_variables`): STORAGE_EMULATOR_HOST GCE_METADATA_*
+      METADATA_SERVER_DETECTION GCSFS_* CLOUDSDK_API_ENDPOINT_OVERRIDES_*
+    - the interception of Google's hosts (`_trust_variables`): CURL_CA_BUNDLE SSL_CERT_FILE REQUESTS_CA_BUNDLE
       HTTPLIB2_CA_CERTS GRPC_DEFAULT_SSL_ROOTS_FILE_PATH CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE
       NODE_EXTRA_CA_CERTS
-    - the machine's processors (`_reducer_threads`): TRAINSHED_REDUCTION_THREADS
-    - an inherited proxy, with the replica's own hosts (`_past_proxies`): NO_PROXY no_proxy
+    - the machine's processors (`_reducer_variables`): TRAINSHED_REDUCTION_THREADS
+    - an inherited proxy, with the replica's own hosts (`_proxy_exceptions`): NO_PROXY no_proxy
     - the author of a container image (`core.environment`): any
     - the job, as on the public services (`core.environment`): CLOUD_ML_* GOOGLE_CLOUD_PROJECT AIP_*
       CUDA_VISIBLE_DEVICES PYTHONUNBUFFERED, and those of its framework's older version (`old_ways`)
@@ -407,26 +408,26 @@ def program_environment(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> d
     - the job's `env` (`core.environment`): any
     - the metrics file and reducers (`core.environment`): CLOUD_ML_HP_METRIC_FILE TRAINSHED_REDUCTION*
       PYTHONPATH
-    - the slot (`_of_slot`): HOME TMPDIR PATH PYTHONUSERBASE VIRTUAL_ENV PYTHONUNBUFFERED HOSTNAME. The job's
-      own HOME, TMPDIR and PYTHONUNBUFFERED override them, and its PATH is appended
+    - the slot (`_slot_variables`): HOME TMPDIR PATH PYTHONUSERBASE VIRTUAL_ENV PYTHONUNBUFFERED HOSTNAME.
+      The job's own HOME, TMPDIR and PYTHONUNBUFFERED override them, and its PATH is appended
     - the slot's GPUs (`driver`): CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER NVIDIA_VISIBLE_DEVICES
       LD_LIBRARY_PATH
     - the stall watchdog, unless the job sets it (`replica.supervisor.main_process`): PYTHONFAULTHANDLER
     """
     slot, host, access = where.slot, where.host, where.shared.access
     own_address, own_port = where.endpoint
-    variables = _ambient(where.shared.ambient or {})
+    variables = _inherited_variables(where.shared.ambient or {})
     ours = ["localhost", "127.0.0.1", own_address, slot.address]
     if access.storage_socket:
-        variables |= _storage(f"{own_address}:{own_port}")
+        variables |= _storage_variables(f"{own_address}:{own_port}")
     if names := where.intercepted_hosts:
         ours += names
-        variables |= _trust()
+        variables |= _trust_variables()
     if plan.reduction.packages:
-        variables |= _reducer_threads(plan, host.processors)
-    variables |= _past_proxies(variables, ours)
+        variables |= _reducer_variables(plan, host.processors)
+    variables |= _proxy_exceptions(variables, ours)
     variables |= dict(plan.environ)
-    variables |= _of_slot(plan, slot, where.files, namespaced=host.has_namespaces)
+    variables |= _slot_variables(plan, slot, where.files, namespaced=host.has_namespaces)
     variables |= edits.environ
     for name, parts in (
         ("LD_LIBRARY_PATH", (*edits.library_path, variables.get("LD_LIBRARY_PATH", ""))),
@@ -437,12 +438,12 @@ def program_environment(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> d
     return variables
 
 
-def _ambient(ours: Mapping[str, str]) -> dict[str, str]:
+def _inherited_variables(ours: Mapping[str, str]) -> dict[str, str]:
     passed_on = {name: value for name, value in ours.items() if name in _INHERITED_NAMES}
     return {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"} | passed_on
 
 
-def _storage(place: str) -> dict[str, str]:
+def _storage_variables(place: str) -> dict[str, str]:
     """Return the variables that direct the clients of gs:// to the replica's own endpoint, which adds the
     job's identity (spec/program#storage, spec/clients#inside-jobs). Values of the job take precedence.
     `place`: ADDRESS:PORT."""
@@ -461,7 +462,7 @@ def _storage(place: str) -> dict[str, str]:
     }
 
 
-def _trust() -> dict[str, str]:
+def _trust_variables() -> dict[str, str]:
     """Return the variables that set the trusted authorities of clients with their own root certificates
     (Python's, gRPC's, gcloud's, Node's). All other clients read the same file at its usual path."""
     return dict.fromkeys(
@@ -478,7 +479,7 @@ def _trust() -> dict[str, str]:
     )
 
 
-def _past_proxies(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str]:
+def _proxy_exceptions(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str]:
     """Return NO_PROXY with `hosts` added, if programs inherit a proxy. A proxy cannot reach the replica's
     endpoint."""
     if not any(name.lower() in ("http_proxy", "https_proxy") for name in ours):
@@ -488,7 +489,7 @@ def _past_proxies(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, st
     return {"NO_PROXY": text, "no_proxy": text}
 
 
-def _reducer_threads(plan: LaunchPlan, processors: float | None) -> dict[str, str]:
+def _reducer_variables(plan: LaunchPlan, processors: float | None) -> dict[str, str]:
     """Return the variable with the number of threads of a reducer: one per vCPU, at most the machine's
     `processors` (None = unknown). Returns no variable for other replicas."""
     if reduction.LISTEN not in dict(plan.environ):
@@ -497,11 +498,13 @@ def _reducer_threads(plan: LaunchPlan, processors: float | None) -> dict[str, st
     return {reduction.THREADS: str(max(1, int(min(vcpus, processors or vcpus))))}
 
 
-def _of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> dict[str, str]:
+def _slot_variables(
+    plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool
+) -> dict[str, str]:
     """Return the variables whose values depend on the slot. They override the plan's variables, except for
     those that the job may set."""
     chosen = dict(plan.environ)
-    environ: dict[str, str] = {} if namespaced else _own_reports(files, chosen)
+    environ: dict[str, str] = {} if namespaced else _report_variables(files, chosen)
     environ |= {"PYTHONUNBUFFERED": chosen.get("PYTHONUNBUFFERED", "1"), "HOSTNAME": slot.hostname}
     if plan.software.image is not None:
         # The image sets all other variables itself.
@@ -523,7 +526,7 @@ def _of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> 
     }
 
 
-def _own_reports(files: Path, chosen: Mapping[str, str]) -> dict[str, str]:
+def _report_variables(files: Path, chosen: Mapping[str, str]) -> dict[str, str]:
     """Return the variables for cloudml-hypertune's files, used if /var/hypertune cannot be mounted."""
     own = {METRIC_FILE: metrics.PROGRAM_FILE, REDUCTION_REPORT_FILE: reduction_reports.PROGRAM_FILE}
     return {name: str(files / program.HYPERTUNE / own[name]) for name in own.keys() & chosen.keys()}

@@ -175,7 +175,7 @@ class LocalPort(StreamLine):
     status = 0
 
     def resize(self, rows: int, columns: int) -> None:
-        """Do nothing."""
+        """Do nothing, because a port has no terminal size."""
 
 
 def shell_order(request: TerminalRequest) -> protocol.Message:

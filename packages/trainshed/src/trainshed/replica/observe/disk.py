@@ -16,22 +16,22 @@ from trainshed.replica.observe import notes
 from trainshed.replica.system import loop, trees
 
 NEARLY_FULL = "disk_nearly_full"
-"""Name of the note to users that the replica's files use at least nine tenths of its disk."""
+"""Name of a note to users: the replica's files use at least nine tenths of its disk."""
 EXCEEDED = "disk_exceeded"
-"""Name of the note that the replica's files exceed its disk, and that the replica is therefore stopped."""
+"""Name of a note to users: the replica's files exceed its disk, so the replica is stopped."""
 NO_ROOM = "disk_no_room"
-"""Name of the note that the file system of the replica's files is nearly full, for any reason."""
+"""Name of a note to users: the file system of the replica's files is nearly full, for any reason."""
 ROOM_AGAIN = "disk_room_again"
-"""Name of the note that the file system of the replica's files has free space again."""
+"""Name of a note to users: the file system of the replica's files has free space again."""
 LOG_WAITS = "disk_log_waits"
-"""Name of the note that the program's output cannot be written and that the program blocks at its next
+"""Name of a note to users: the program's output cannot be written, so the program blocks at its next
 output."""
 LOG_WAITS_TEXT = (
     "the disk of its log is full or read-only. The program blocks at its next output until the log is "
     "written; nothing is lost. Free space on this machine, or mount the disk for writing."
 )
 LOG_GOES_ON = "disk_log_goes_on"
-"""Name of the note that all waiting output has been written."""
+"""Name of a note to users: all output that waited for disk space has been written."""
 LOG_GOES_ON_TEXT = (
     "the disk accepts its log again: all of its output is written, and the program continues."
 )

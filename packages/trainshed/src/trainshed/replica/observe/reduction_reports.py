@@ -20,7 +20,7 @@ MAX_NOTES = 20
 _PREFIX = "trainshed reduction: "
 """Prefix of lines in the log, the same as in the lines that the package itself writes."""
 UNUSED = "unused"
-"""Name of the note that a program ended without a report and did not use the reducers."""
+"""Name of a note to users: a program ended without a report and did not use the reducers."""
 _UNUSED_TEXT = (
     "This program ended without using the job's reducers: no process of it reported the Reduction Server's "
     "plug-in. It works for PyTorch's torch.distributed, in Pythons that have NumPy and the PYTHONPATH that "

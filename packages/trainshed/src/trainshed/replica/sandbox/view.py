@@ -118,8 +118,8 @@ class View:
         if self._isolation.image:
             self._show_image(self._isolation.image)
             self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
-            mounts.make_directory(self._place("/dev"), 0o755)
-            kernel.bind("/dev", self._place("/dev"))
+            mounts.make_directory(self._resolve("/dev"), 0o755)
+            kernel.bind("/dev", self._resolve("/dev"))
         else:
             self._hide()
         self._show_buckets(around)
@@ -138,17 +138,23 @@ class View:
         if self._isolation.roots:
             # Some programs require this one path, even if the machine has no such file.
             mounts.add_file(os.path.realpath(roots.PLACE), self._scratch)
-        kept = self._source(self._files)
-        shown = [(self._own(source), target) for source, target in self._binds]
-        bound = [(self._source(path), path, True) for path in self._read_only]
-        bound += [(self._source(source), target, frost) for source, target, frost in self._mounts]
-        bound += [(self._below(base, names), target, True) for base, names, target in self._lent]
+        kept = self._open_source(self._files)
+        shown = [(self._open_own(source), target) for source, target in self._binds]
+        bound = [(self._open_source(path), path, True) for path in self._read_only]
         bound += [
-            (self._own(source), to, False) for source, to in self._replaced if os.path.isdir(to)
+            (self._open_source(source), target, frost) for source, target, frost in self._mounts
+        ]
+        bound += [
+            (self._open_below(base, names), target, True) for base, names, target in self._lent
+        ]
+        bound += [
+            (self._open_own(source), to, False)
+            for source, to in self._replaced
+            if os.path.isdir(to)
         ]
         # Mount outer paths first: later they would cover the inner ones.
         bound.sort(key=lambda mount: mount[1])
-        hosts = self._hosts()
+        hosts = self._open_hosts()
         places, hidden = self._hidden, list(filter(_cover, mounts.outermost(self._hidden)))
         for path in self._isolation.covered:
             if mounts.is_file(path):
@@ -222,23 +228,23 @@ class View:
             filter(None, map(mounts.first_closed_directory, set(map(os.path.dirname, ways))))
         )
 
-    def _hosts(self) -> mounts.Source | None:
+    def _open_hosts(self) -> mounts.Source | None:
         """Open the program's hosts file, or the machine's if the program has none. Return None if the machine
         has none either, like minimal systems."""
         path = self._isolation.hosts or _HOSTS
-        return self._source(path) if self._isolation.hosts or os.path.exists(path) else None
+        return self._open_source(path) if self._isolation.hosts or os.path.exists(path) else None
 
-    def _source(self, path: str) -> mounts.Source:
+    def _open_source(self, path: str) -> mounts.Source:
         """Open a source. Called before directories are covered, because its path may lead elsewhere
         afterwards."""
         return mounts.Source(mounts.open_path(path), self._file_owners())
 
-    def _own(self, path: str) -> mounts.Source:
+    def _open_own(self, path: str) -> mounts.Source:
         """Open a directory that the program can replace by a link. Links are not followed."""
         handle = mounts.open_path(path, os.O_NOFOLLOW | os.O_DIRECTORY)
         return mounts.Source(handle, self._file_owners())
 
-    def _below(self, base: str, names: Sequence[str]) -> mounts.Source:
+    def _open_below(self, base: str, names: Sequence[str]) -> mounts.Source:
         """Open a directory below `base`, through directories that programs can replace by links. Links are
         not followed."""
         handle = mounts.open_path(base, os.O_DIRECTORY)
@@ -268,13 +274,15 @@ class View:
         if self.owners is not None and max(user, group) >= users.COUNT:
             text = "the image runs as %d:%d, but a replica only has the users and groups 0 to %d"
             raise OSError(text % (user, group, users.COUNT - 1))
-        hosts = self._hosts()
-        shown = [(self._own(source), target, False) for source, target in self._binds]
-        shown.append((self._source("/sys"), "/sys", True))
-        shown += [(self._source(source), target, frost) for source, target, frost in self._mounts]
+        hosts = self._open_hosts()
+        shown = [(self._open_own(source), target, False) for source, target in self._binds]
+        shown.append((self._open_source("/sys"), "/sys", True))
+        shown += [
+            (self._open_source(source), target, frost) for source, target, frost in self._mounts
+        ]
         shown += self._image_roots()
         for source, target, frost in shown:
-            place = self._place(target)
+            place = self._resolve(target)
             mounts.make_target(place, source.is_directory, self.owners)
             if frost:
                 source.lend(place)
@@ -284,7 +292,7 @@ class View:
         # A directory that is mounted at its own path may contain hidden directories.
         same = [target for source, target, _ in self._mounts if source == target]
         for path in sorted(self._isolation.hidden):
-            place = self._place(path)
+            place = self._resolve(path)
             if any(mounts.contains_any(target, [path]) for target in same) and mounts.is_directory(
                 place
             ):
@@ -292,9 +300,9 @@ class View:
                 _seal(place)
         files = [] if hosts is None else [(_HOSTS, hosts)]
         if os.path.exists("/etc/resolv.conf"):
-            files.append(("/etc/resolv.conf", self._source("/etc/resolv.conf")))
+            files.append(("/etc/resolv.conf", self._open_source("/etc/resolv.conf")))
         for path, source in files:
-            place = self._place(path)
+            place = self._resolve(path)
             mounts.make_target(place, directory=False, owners=self.owners)
             source.bind(place)
 
@@ -305,23 +313,23 @@ class View:
         if (own := self._isolation.roots) is None:
             return shown
         for path in roots.PLACES:
-            place = self._place(path)
+            place = self._resolve(path)
             if path == roots.PLACE or os.path.isfile(place):
                 both = os.path.join(self._scratch, "roots-%d.pem" % len(shown))
                 with open(both, "wb") as file:
                     file.write(roots.text(place) + b"\n" + roots.text(own))
-                shown.append((self._source(both), path, True))
+                shown.append((self._open_source(both), path, True))
         return shown
 
     # --- both kinds ---
 
-    def _place(self, target: str) -> str:
+    def _resolve(self, target: str) -> str:
         """Return the current path of `target`, a path in the program's view. An image's links cannot leave
         it."""
         return mounts.inside(self._root, target) if self._root else target
 
     def _mount(self, kind: str, target: str, flags: int, data: str | None = None) -> None:
-        place = self._place(target)
+        place = self._resolve(target)
         mounts.make_directory(place, 0o755)
         kernel.mount(kind, place, kind, flags, data)
 
@@ -346,7 +354,7 @@ class View:
         if not self._isolation.buckets:
             return
         self._mount("tmpfs", GCS, mounts.SAFE, "mode=755,size=1m")
-        gcs = self._place(GCS)
+        gcs = self._resolve(GCS)
         for name, source in self._isolation.buckets:
             place = os.path.join(gcs, name)
             above, own = os.path.split(source)

@@ -35,7 +35,7 @@ _SHORT_GRACE = 1.0
 """If other processes use less grace time than this after the main process's exit, in seconds, no note is
 added."""
 GRACE_USED = "grace_used"
-"""Name of the note that other processes used grace time after the main process's exit."""
+"""Name of a note to users: other processes used grace time after the main process's exit."""
 _GRACE_TEXT = (
     "its main process ended on SIGTERM; other processes used the grace time for %.0f s more %s"
 )

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 _GS_DIRECTORY = os.path.join(protocol.FILES, program.WORK, "gs:")
 """The directory that `os.makedirs("gs://…")` creates by mistake in a program's working directory."""
 LOCAL_GS_DIRECTORY = "storage_written_here"
-"""Name of the note that this directory exists when the program ends."""
+"""Name of a note to users: this directory exists when the program ends."""
 _LOCAL_GS_DIRECTORY_TEXT = (
     'its working directory contains a directory named "gs:". Files in it are in no bucket, and are deleted '
     "with the replica. open(), os.makedirs(), joblib.dump() and torch.save() do not support gs:// paths. "
     "Write to /gcs/BUCKET/… instead, or use a library that supports gs://."
 )
 RANK_CLAIMED = "rank_claimed"
-"""Name of the note that a second process acts as rank 0."""
+"""Name of a note to users: a second process acts as rank 0."""
 _BY_WORKER = (
     "a process of this replica binds port %d (MASTER_PORT) like rank 0, but rank 0 belongs to the"
     " primary"

@@ -193,7 +193,7 @@ class Commands:
             raise ToolFailed("the service is being stopped")
         if late.is_set():
             raise ToolFailed(f"it did not answer within {seconds:.0f} seconds")
-        words = essence(errors) or f"it ended with status {process.returncode}"
+        words = extract_error(errors) or f"it ended with status {process.returncode}"
         answer = words.lower().replace(_OWN, "")
         raise ToolFailed(words, final=any(sign in answer for sign in FAILURES["final"]))
 
@@ -205,7 +205,7 @@ def parse_log_line(line: str) -> tuple[str | None, str]:
     return None, line
 
 
-def essence(errors: str) -> str:
+def extract_error(errors: str) -> str:
     """Return the cause of a failure from a tool's standard error: the last plain error message."""
     complaints: list[str] = []
     for line in errors.splitlines():
