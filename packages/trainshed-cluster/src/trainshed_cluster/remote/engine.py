@@ -358,7 +358,7 @@ class RemoteEngine(NoTerminals):
             assert slot is not None
             by_agent.setdefault(slot.agent_key, []).append(shared)
         # If an agent ends after the launch is recorded, the program counts as lost even if it never started.
-        # Therefore check before that that no agent is ending.
+        # Therefore first check that no agent is ending.
         for key in by_agent:
             gang.agents[key].require_not_ending()
         await self._record_launches(gang, starting)

@@ -42,8 +42,8 @@ from trainshed_cluster.slurm.routes import Routes
 MAX_ADOPTION_AGE = 43200
 """Age of an allocation in seconds after which no further attempt may adopt it."""
 MAX_ESTIMATE: Final = 30 * 86400
-"""Maximum seconds until an expected start that is reported. Later estimates are meaningless, because Slurm
-assumes that a job without a time limit runs for a year."""
+"""Expected starts are only reported if they are at most this many seconds ahead. Later estimates are
+meaningless, because Slurm assumes that a job without a time limit runs for a year."""
 _UNEXAMINED = frozenset({"", "None", "N/A"})
 """Slurm's reasons for a job that Slurm's scheduler has not examined yet."""
 
