@@ -115,7 +115,7 @@ class SlotRequest(Struct, frozen=True):
 
 
 class Slot(Struct, frozen=True):
-    """The place of a replica."""
+    """The place where one replica runs: its node, address, port, devices and users."""
 
     replica: ReplicaId
     node: str
@@ -188,7 +188,7 @@ class NodeChanged(Struct, frozen=True):
 class Fault(enum.StrEnum):
     """The effect of `inject` on a replica."""
 
-    #: An external SIGKILL ends all its processes.
+    #: An external SIGKILL ends all processes of the replica.
     KILL = "kill"
     #: The main process dies as if it had exceeded its memory limit.
     OOM = "oom"

@@ -144,7 +144,7 @@ class Limits(NamedTuple):
     stall_after: "float | None" = None
     #: Parent directories of its control groups, by controller: memory, cpu, pids.
     bases: "Dict[str, str]" = {}  # noqa: RUF012 - nobody changes it
-    #: Name of its control groups.
+    #: Name of the replica's control groups.
     cgroup_name: "str" = ""
 
 
@@ -197,7 +197,7 @@ class Observation(NamedTuple):
     masked: "Sequence[str]" = ()
     #: Seconds between two measurements of the replica's resources, including its disk.
     usage_every: "float" = 10.0
-    #: UUIDs of its GPUs.
+    #: UUIDs of the replica's GPUs.
     gpus: "Sequence[str]" = ()
     #: Whether to record the measurements that the program reports (`metrics`).
     watch_metrics: "bool" = False

@@ -19,7 +19,7 @@ from trainshed.runtimes.shelf import Shelf, ShelfEntry
 from trainshed.runtimes.trees import BLOCK, size_of
 
 ENVIRONMENTS, LAYERS, IMAGES, REDUCTION = "environments", "layers", "images", "reduction"
-"""Names of the cache's shelves."""
+"""Names of the cache's shelves, which are directories of finished directories (`shelf`)."""
 _KINDS = {
     ENVIRONMENTS: "environment",
     LAYERS: "layer",

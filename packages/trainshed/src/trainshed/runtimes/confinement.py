@@ -45,9 +45,9 @@ class InstallationTerms(Struct, frozen=True):
 
     #: The isolation level of programs (`protocol.LEVEL_*`). Confined runs always use the same level.
     level: str
-    #: Directories that appear empty.
+    #: Directories that appear empty to the run.
     hidden: tuple[str, ...] = ()
-    #: Files that appear empty.
+    #: Files that appear empty to the run.
     covered: tuple[str, ...] = ()
     #: Paths that the operator makes readable for every run, even inside hidden directories.
     visible: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class LentDirectory(Struct, frozen=True):
     """A directory of the service that a run sees read-only at another path. Programs may write to the
     original."""
 
-    #: A directory of the service.
+    #: The directory of the service at which the path in `below` starts.
     base: str
     #: Names of the directories on the path from `base` to the directory. A program may have replaced any of
     #: them with a link, so links are not followed.

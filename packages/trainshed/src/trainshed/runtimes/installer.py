@@ -242,7 +242,7 @@ class Installer:
         self._flags = ("--no-index",) if self._environ.pop("UV_NO_INDEX", "") else ()
         #: Whether uv's or pip's settings on this machine contain a source of packages.
         self.has_indexes = configures_indexes(environ)
-        #: Requested when the service exits.
+        #: Stops all runs when the service exits.
         self.closing = Stop()
 
     def close(self) -> None:

@@ -213,7 +213,7 @@ class DeviceEdits(Struct, frozen=True):
     devices: tuple[str, ...] = ()
     #: (source, target, read-only).
     mounts: tuple[Mount, ...] = ()
-    #: Variables that override the job's own.
+    #: Environment variables that override those of the job.
     environ: dict[str, str] = field(default_factory=dict[str, str])
     #: Directories in the program's view that are added to LD_LIBRARY_PATH.
     library_path: tuple[str, ...] = ()

@@ -173,7 +173,7 @@ class Gangs:
             slot_handle.slot = slots[request.replica]
 
     def release(self, job_uid: JobUid, attempt: int) -> None:
-        """Release slots (see the port)."""
+        """Release the slots of an attempt (see `Engine.release`)."""
         gang = self.of(job_uid, attempt)
         if live := [str(replica) for replica, slot_handle in gang.items() if slot_handle.is_live]:
             raise EngineUnavailable(

@@ -35,7 +35,7 @@ class Layout:
         self.autopsies = data / "autopsies"
         self.trash = self.slots / ".trash"
         self.probe = self.slots / ".probe"
-        #: Sockets of preloaders.
+        #: Directory of the preloaders' sockets.
         self.preloaders = self.slots / ".preloaders"
 
     def make(self) -> None:

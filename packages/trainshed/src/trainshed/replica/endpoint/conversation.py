@@ -27,7 +27,7 @@ _SMALL = 64 << 10
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _BUCKETS, _SERVICE = b"", b"service"
-"""Names of the two local servers."""
+"""Names of the two local servers, in place of a host's name: the bucket process and the service."""
 _UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n"
     b"Content-Length: 0\r\nConnection: close\r\n\r\n"

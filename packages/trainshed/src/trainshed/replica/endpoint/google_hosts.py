@@ -26,7 +26,7 @@ _ANSWER_TIMEOUT = 120.0
 
 
 class GoogleHosts:
-    """Connections to Google's own hosts."""
+    """Opens connections to Google's own hosts."""
 
     def __init__(
         self,

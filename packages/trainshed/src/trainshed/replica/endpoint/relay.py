@@ -68,7 +68,7 @@ class Endpoint:
         self._listeners = [
             listen(network.address, port) for port in (ports if network.certificate else ports[:1])
         ]
-        #: Code and state of the relay process.
+        #: The part that runs in the relay process.
         self._relay = Relay(network, self._listeners, peers, proxy)
         self._network = network
         #: The connection to the bucket process that reports a notice; None if there is no notice.
@@ -142,7 +142,8 @@ class Endpoint:
 
 
 class Relay:
-    """The main loop of the relay process."""
+    """The part that runs in the relay process: accepts the endpoint's clients, and serves each in its own
+    threads."""
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ _LOW_PART = 20
 
 
 class Disk:
-    """Watches the disk of one incarnation."""
+    """Measures the disk use of one incarnation, and reports problems."""
 
     def __init__(
         self,

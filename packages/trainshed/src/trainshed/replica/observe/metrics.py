@@ -59,12 +59,12 @@ class Metrics:
         self._incarnation = incarnation
         #: Writes a line of the service into the replica's log.
         self._log = log
-        #: Called after new measurements.
+        #: Called after new measurements were stored.
         self._notify = notify
         #: Repeats writes to a full disk. Until they succeed, no further measurement is stored.
         self._retries = retries
         self._watcher = file_watcher.FileWatcher(PROGRAM_FILE, events, self._read_file, mask=mask)
-        #: Hashes of the newest lines.
+        #: Hashes of the newest lines of the program's file that were already processed.
         self._seen: dict[int, bool] = {}
         #: Newest time and value of each (tag, step).
         self._values: dict[tuple[str, int], tuple[int, float]] = {}

@@ -18,7 +18,7 @@ _MAX_NOTES = 10
 
 
 class Notes:
-    """The notes of one incarnation."""
+    """Stores the notes to users about one incarnation."""
 
     def __init__(
         self,

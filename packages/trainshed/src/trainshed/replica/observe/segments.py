@@ -277,7 +277,7 @@ class Transcript:
         self._streams: dict[int, Stream] = {}
         self._telling = self._tells = self._syncs = False
         self._told = 0
-        #: Number of bytes from the program.
+        #: Number of bytes that were read from the program's pipes.
         self.read = 0
         self._tell_at = 0.0
 

@@ -139,7 +139,7 @@ class Shells:
     def _carry_out(
         self, order: protocol.Message, connection: socket.socket, shim: socket.socket
     ) -> None:
-        """Carry out an order in a child. Does not return."""
+        """Carry out an order in a forked child. Does not return."""
         code = program.EXIT_NOT_EXECUTABLE
         try:
             kernel.become_helper(os.getppid())

@@ -39,7 +39,7 @@ class ClusterImages:
         """Do nothing, because this machine needs no image tool."""
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing, because no operation runs on this machine."""
 
     def refusal(self, reference: str) -> str | None:
         """Return None, because only the cluster knows whether it can pull the image."""

@@ -83,7 +83,7 @@ class Commands:
         long: float = 4 * 3600,
     ) -> None:
         self.binary = binary
-        #: Options in front of each command.
+        #: Options that precede the arguments of each command.
         self._options = options
         #: The operator's variables: location of the images, proxies and credentials.
         self.environ = dict(environ) | {"LC_ALL": "C.UTF-8"}
@@ -228,7 +228,7 @@ class ImageTool:
     methods except `close` block and raise ToolFailed. All methods are thread-safe."""
 
     def __init__(self, name: str, commands: Commands) -> None:
-        """`name`: the tool's usual name."""
+        """`name`: the tool's usual name, `podman` or `docker`."""
         self.name = name
         self._commands = commands
 

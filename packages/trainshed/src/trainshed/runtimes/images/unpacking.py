@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 _RESERVE = 64 << 20
-"""Number of bytes that remain free on the disk."""
+"""Number of bytes that must remain free on the disk after the unpacking."""
 _HARMLESS = ("Cannot mknod: Operation not permitted", "Exiting with failure status")
 """Messages of tar when an ordinary user unpacks device files. They are harmless, because the sandbox provides
 the programs' device files."""
@@ -24,7 +24,7 @@ class UnpackingFailed(Exception):
 
 
 class DiskFull(UnpackingFailed):
-    """The disk is too full."""
+    """Raised if the disk is too full for the image."""
 
 
 def check_room(place: Path, needed: int) -> None:
