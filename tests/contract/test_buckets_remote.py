@@ -217,7 +217,9 @@ def test_remote_upload_survives_a_crash_at_any_point(service: Service, condition
     assert blob.download_as_bytes(checksum="md5") == half * 2
 
 
-def test_interrupted_commit_is_repeated(service: Service, object_store: ObjectStore) -> None:
+def test_interrupted_commit_to_a_remote_bucket_is_repeated(
+    service: Service, object_store: ObjectStore
+) -> None:
     """The object is in the store, but the process crashed before it recorded that. This includes
     creations."""
     far, path = object_store.bucket_store("far-1"), service.root.with_name("data")

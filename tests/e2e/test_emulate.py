@@ -63,7 +63,7 @@ def test_job_without_a_plan_succeeds(trainshed_vertex):
     [pool] = sent[0]["jobSpec"]["workerPoolSpecs"]
     assert pool["containerSpec"] == {"imageUri": "europe-docker.pkg.dev/company/train/image:7"}
 
-def test_job_fails_as_planned(trainshed_vertex):
+def test_emulated_job_fails_as_its_plan_specifies(trainshed_vertex):
     trainshed_vertex.plan({"job": "train-*", "exit_code": 3, "prints": "ValueError: no data"}, {"job": "*"})
     job = custom_job("train-8")
     with pytest.raises(RuntimeError, match="non-zero status of 3[^|]*ValueError: no data"):

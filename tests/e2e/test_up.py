@@ -108,7 +108,9 @@ def service_in_spaced_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield started
 
 
-def test_printed_commands_work_unchanged(service_in_spaced_path: Service, tmp_path: Path) -> None:
+def test_commands_that_up_prints_work_unchanged(
+    service_in_spaced_path: Service, tmp_path: Path
+) -> None:
     """A new shell does not know the data directory."""
     advice = re.search(r"eval (\S.*)", service_log(service_in_spaced_path))
     assert advice

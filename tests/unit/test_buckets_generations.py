@@ -95,7 +95,7 @@ def test_deletion_with_a_generation_is_permanent(store: ObjectStore) -> None:
         store.delete(ObjectRef(BUCKET, "x", third))
 
 
-def test_moved_object_becomes_noncurrent(store: ObjectStore) -> None:
+def test_source_of_a_moved_object_becomes_noncurrent(store: ObjectStore) -> None:
     generation = put(store, "from", b"x")
     to = move_object(store, "from", "to")
     assert list_generations(store) == [("from", generation), ("to", to)]

@@ -187,7 +187,7 @@ def test_request_without_the_flavor_header_is_rejected(
     assert get_metadata(metadata, "/", headers=headers).status == 200
 
 
-def test_forwarded_request_is_rejected(metadata: Metadata) -> None:
+def test_request_with_a_forwarding_header_is_rejected(metadata: Metadata) -> None:
     headers = FLAVOR | {"x-forwarded-for": "10.0.0.1"}
     assert get_metadata(metadata, f"{ACCOUNT}/token", headers=headers).status == 403
 

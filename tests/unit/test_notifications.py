@@ -83,7 +83,7 @@ def test_each_fault_of_a_notify_table_is_reported(monkeypatch: pytest.MonkeyPatc
     ]
 
 
-def test_signature_key_is_decoded() -> None:
+def test_webhook_signature_key_is_decoded() -> None:
     assert key_of("whsec_a2V5") == b"key"
     assert key_of("a2V5") == b"a2V5"
 

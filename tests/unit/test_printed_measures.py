@@ -57,7 +57,7 @@ def steps(measures: Measures) -> list[float]:
         ("transformers_lines", [("loss", "train", "epoch", 24, 5, 3.375)]),
     ],
 )
-def test_recorded_output_becomes_series(
+def test_recorded_program_output_becomes_metric_series(
     name: str, series: list[tuple[str, str, str, int, float, float]]
 ) -> None:
     measures = Measures()

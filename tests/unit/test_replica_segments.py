@@ -49,7 +49,9 @@ def write_pieces(directory: Path, *pieces: bytes) -> list[object]:
         ([b"\r 10%", b"\r 20%"], [" 20%"]),
     ],
 )
-def test_output_pieces_become_lines(tmp_path: Path, pieces: list[bytes], lines: list[str]) -> None:
+def test_pieces_of_program_output_become_log_lines(
+    tmp_path: Path, pieces: list[bytes], lines: list[str]
+) -> None:
     assert write_pieces(tmp_path, *pieces) == lines
 
 

@@ -92,7 +92,7 @@ def test_endless_setup_is_stopped_with_its_children(tmp_path: Path) -> None:
         installer.install(Path("python"), tmp_path / "site", [], lambda line: None)
 
 
-def test_closing_stops_running_installations(tmp_path: Path) -> None:
+def test_closing_the_installer_stops_running_installations(tmp_path: Path) -> None:
     installer = _installer(tmp_path, "echo started; sleep 1000")
 
     def close(line: str) -> None:
@@ -258,7 +258,7 @@ def test_build_messages_omit_small_packages_and_heartbeats_become_less_frequent(
     ]
 
 
-def test_excessive_output_is_limited() -> None:
+def test_excessive_installer_output_is_limited() -> None:
     lines: list[str] = []
     narration = Narration(lines.append)
     for number in range(30_000):
@@ -267,7 +267,7 @@ def test_excessive_output_is_limited() -> None:
     assert lines[-1] == "The output has more than 10000 lines; the rest is hidden."
 
 
-def test_endless_line_is_cut() -> None:
+def test_endless_line_of_an_installer_is_cut() -> None:
     reader, writer = os.pipe()
 
     def write() -> None:

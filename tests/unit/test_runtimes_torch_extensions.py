@@ -45,7 +45,9 @@ def test_layer_uses_the_pytorch_of_its_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("torch", "needs"), [("libtorch_cuda.so", b"libtorch_cuda.so"), ("libtorch_cpu.so", b"")]
 )
-def test_compatible_extensions_remain(tmp_path: Path, torch: str, needs: bytes) -> None:
+def test_compatible_torch_extensions_are_not_removed(
+    tmp_path: Path, torch: str, needs: bytes
+) -> None:
     site = _site(tmp_path, torch=torch, needs=needs)
     remove_unusable_extensions(site)
     assert _extensions(site) == ["_C.so", "_torchaudio.abi3.so"]

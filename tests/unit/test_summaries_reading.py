@@ -224,7 +224,7 @@ def test_links_and_special_files_are_not_read(tmp_path: Path, clock: TickingCloc
         assert StoredReader(LocalDirectory(tmp_path, ("jobs", job))).read() == []
 
 
-def test_directory_depth_is_limited(
+def test_event_files_below_the_depth_limit_are_not_read(
     tmp_path: Path, reader: StoredReader, clock: TickingClock
 ) -> None:
     for name, depth in (("d", 20), ("e", 21)):

@@ -148,7 +148,7 @@ async def test_machines_hosts_file_contains_the_gang(
     assert "10.1.0.8" not in file.read_text()
 
 
-async def test_trash_directory_is_emptied(harness: EngineHarness) -> None:
+async def test_trash_directory_is_emptied_after_a_job_is_released(harness: EngineHarness) -> None:
     uid = await harness.run("sh", "-c", "mkdir -p a/b; touch a/b/c; chmod 0 a/b")
     await harness.exit(uid)
     await harness.engine.release(uid, 1)

@@ -123,7 +123,7 @@ print(json.dumps(sorted(os.listdir("/tmp"))))
 """
 
 
-def test_private_directories_are_writable(place_with_view: Place) -> None:
+def test_program_can_write_to_its_private_directories(place_with_view: Place) -> None:
     """Earlier, /tmp was read-only for programs whose slot is below a hidden /tmp of mode 0700."""
     assert (
         printed_json(place_with_view, WRITES, hidden=["/tmp", "/var/tmp", "/var/hypertune"])[0]

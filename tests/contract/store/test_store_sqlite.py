@@ -149,7 +149,7 @@ def test_failed_migration_keeps_the_previous_version(
     connection.close()
 
 
-def test_writes_are_synchronous(tmp_path: Path) -> None:
+def test_database_connection_syncs_each_commit(tmp_path: Path) -> None:
     connection = open_writer(tmp_path / "x.db")
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)

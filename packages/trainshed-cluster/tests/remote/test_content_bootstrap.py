@@ -59,7 +59,7 @@ def _code_directories(node: Path) -> list[str]:
     return sorted(path.name for path in (node / "code").iterdir() if path.name != ".lock")
 
 
-def test_code_is_unpacked_once(code: AgentCode, tmp_path: Path) -> None:
+def test_agent_code_is_unpacked_once_per_node(code: AgentCode, tmp_path: Path) -> None:
     first = _run(code, tmp_path / "node")
     assert first == (0, "=3D41=3D42", ""), "the document is missing on its input"
     assert _code_directories(tmp_path / "node") == [code.digest]

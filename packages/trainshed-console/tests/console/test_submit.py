@@ -55,7 +55,9 @@ def test_submit_form_with_a_sweep_becomes_a_tuning_job() -> None:
     }
 
 
-async def test_submitted_job_is_shown(service: ConsoleService, browser: Browser) -> None:
+async def test_submit_form_creates_the_job_and_redirects_to_its_page(
+    service: ConsoleService, browser: Browser
+) -> None:
     form = await browser.get("/submit")
     assert form.status == 200
     assert b'<option value="NVIDIA_TESLA_T4">' in form.body  # The nodes have this type.

@@ -45,7 +45,9 @@ def test_chart_for_an_external_user_contains_only_permissions() -> None:
     assert [subject["name"] for [subject] in subjects] == ["ana@corp.example"] * 2
 
 
-def test_chart_settings_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_in_the_helm_chart_are_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = parse(CONFIG["engines"]["kubernetes"])
     assert settings.run_as and not settings.cache, "required by the Pod Security level restricted"
     for name, value in VARIABLES.items():

@@ -166,11 +166,11 @@ def test_command_arguments_are_escaped_against_variable_expansion() -> None:
     ("text", "value"),
     [("500m", 0.5), ("2", 2.0), ("1Gi", 2.0**30), ("1.5k", 1500.0), ("2e3", 2000.0), (3, 3.0)],
 )
-def test_quantity_is_parsed(text: str | int, value: float) -> None:
+def test_kubernetes_quantity_is_parsed(text: str | int, value: float) -> None:
     assert parse_quantity(text) == value
 
 
-def test_invalid_quantity_is_rejected() -> None:
+def test_invalid_kubernetes_quantity_is_rejected() -> None:
     for text in ("", "Gi", "1 Gi", "1Gi2", "0x10"):
         with pytest.raises(ValueError, match="is not a quantity"):
             parse_quantity(text)

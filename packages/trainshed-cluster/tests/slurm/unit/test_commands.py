@@ -350,5 +350,7 @@ def test_nodes_without_a_route_are_not_reported() -> None:
         ("big", False),
     ],
 )
-def test_constraint_matches_node_features(constraint: str, has: bool) -> None:
+def test_slurm_constraint_is_compared_with_the_features_of_a_node(
+    constraint: str, has: bool
+) -> None:
     assert has_features(constraint, {"new"}) is has

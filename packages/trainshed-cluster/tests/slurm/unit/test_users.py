@@ -112,7 +112,7 @@ def test_impossible_user_settings_are_rejected_at_the_start(
     assert parse({"users": {"*": ME}, "directory": "/scratch/agents"}).users == {"*": ME}
 
 
-def test_project_tables_are_validated() -> None:
+def test_all_invalid_entries_of_project_tables_are_reported() -> None:
     with pytest.raises(ValueError) as caught:
         parse({"users": {"a/b": "x"}, "accounts": {"vision": "two words"}})
     assert [line.split(":")[0] for line in str(caught.value).splitlines()] == [

@@ -175,7 +175,7 @@ def test_rank_that_reconnects_restarts_a_running_group() -> None:
     assert {first_again, second_again} <= set(desk.starts)
 
 
-def test_older_generation_is_rejected() -> None:
+def test_worker_of_an_older_group_generation_is_rejected() -> None:
     """spec/reduction#losses: A restarted generation fences earlier ones, even when none of its workers is
     connected any more."""
     desk = RecordedSessions()
@@ -188,7 +188,7 @@ def test_older_generation_is_rejected() -> None:
         desk.join(1, generation=3)
 
 
-def test_newer_generation_replaces_the_older_one() -> None:
+def test_newer_group_generation_replaces_the_older_one() -> None:
     """spec/reduction#losses: The reducer does not restart, and no chunk of the older generation remains."""
     desk = RecordedSessions()
     old = desk.group(2)

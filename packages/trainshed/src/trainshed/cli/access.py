@@ -109,7 +109,7 @@ def set_(
     """Store a new version of the secret NAME. Programs that start from now on receive it.
 
     The command reads the value from standard input and prompts for it on a terminal. The value is text of at
-    most 64 KiB. The line end after a single line is removed.
+    most 64 KiB. If the value is a single line, its line end is removed.
     """
     if rest:
         raise click.UsageError(
