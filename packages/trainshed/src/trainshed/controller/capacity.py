@@ -81,7 +81,7 @@ _CONDITIONS: Final = {
     NodeState.UNHEARD: NodeCondition.GONE,
     NodeState.GONE: NodeCondition.GONE,
 }
-"""The scheduler's condition of a node that an engine does not report as UP."""
+"""The scheduler's condition of a node, by the state that the engine reports. UP is not included."""
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class CapacityTracker:
         self._at_once = at_once
         #: One thread, so that decisions and preflight checks do not run at the same time.
         self._thread = ThreadPoolExecutor(1, "planner")
-        #: Held during a preflight check.
+        #: Locked during a preflight check, so that only one runs at a time.
         self._asking = asyncio.Lock()
         #: The decision that is being made in the thread, or None.
         self._deciding: asyncio.Task[None] | None = None
@@ -277,7 +277,8 @@ class CapacityTracker:
         self._snapshot.past.add(used, began, ended)
 
     def time_passed(self) -> None:
-        """Record that the time from `wake_at` has come."""
+        """Record that the time has come that was passed to `wake_at`. The next `decide` then makes a new
+        plan."""
         self._changed = True
         self.reserved.plan_all()
 

@@ -90,7 +90,7 @@ class Ports(Struct, frozen=True):
     #: Stores the output of preparations.
     log: ServiceLog
     launch_defaults: LaunchDefaults
-    #: Returns an event to the control loop.
+    #: Reports an event to the control loop.
     report: Callable[[JobUid, Event], None]
     #: Nanoseconds that a stopped program has for its exit before it is killed.
     grace: int
@@ -209,7 +209,7 @@ class JobCarrier:
                 if isinstance(instruction, PrepareRuntime | StartReplicas):
                     self._report_failure(instruction, repr(failure), Cause.SERVICE)
                     return True
-                # Only this instruction can end the replica or release the slots.
+                # Retry without a limit, because nothing else can end the replica or release the slots.
                 delay = RETRY_INTERVAL
             if not await self._pause(delay):
                 return False

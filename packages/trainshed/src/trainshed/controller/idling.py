@@ -35,7 +35,7 @@ BUSY_GPU: Final = 0.02
 class IdlePolicy(Struct, frozen=True):
     """Maximum idle times of a job in nanoseconds. 0 disables a limit."""
 
-    #: Time until a warning while all GPUs of the job are idle.
+    #: Time for which all GPUs of a job must be idle before the service warns.
     gpus: int = 0
     #: Time from the warning until the job is stopped. 0 never stops the job.
     stop: int = 0

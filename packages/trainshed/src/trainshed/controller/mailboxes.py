@@ -68,7 +68,7 @@ class Mailboxes:
         self._ensure_busy(uid)
 
     def hold(self, uid: JobUid) -> None:
-        """Collect the events of a job that is being stored. They are applied by `release`."""
+        """Collect the events of a job that is being stored. `release` applies them. `drop` discards them."""
         self._held.add(uid)
 
     def release(self, uid: JobUid) -> None:

@@ -95,7 +95,7 @@ class OutboxWorker:
             self._crew.begin(self._put(notices), "storing notifications of budgets")
 
     def notifications_of(self, commit: Commit) -> tuple[Notification, ...]:
-        """Return the notifications that follow from a step."""
+        """Return the notifications that follow from one step of a job, tuning job or pipeline."""
         if not self._targets:
             return ()
         return notifications(commit.job, commit.timeline, self._targets, self._now(), self._page)

@@ -80,7 +80,7 @@ class Section(Struct, eq=False):
         self.faults.add(self.path_of(name) if name else self.path, description)
 
     def check(self, name: str, fault: str | None) -> None:
-        """Report `fault` for the field `name`, unless it is empty."""
+        """Report `fault` for the field `name`, unless `fault` is empty."""
         if fault:
             self.fault(name, fault)
 

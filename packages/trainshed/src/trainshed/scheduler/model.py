@@ -180,7 +180,7 @@ def gang(job: Job, policy: Policy) -> GangRequest:
     spec, strategy = job.spec, job.spec.scheduling.strategy
     pools = tuple([(p.position, p.machine, p.disk, p.replica_count) for p in spec.pools])
     if spec.persistent_resource is not None:
-        # The persistent resource itself is charged for its machines.
+        # The persistent resource, not the job, is charged for its machines.
         replicas, quota = _slots(pools), ()
     else:
         replicas, quota = _contents(strategy, pools, job.memory_factor, policy)

@@ -241,7 +241,7 @@ class Studies(Resources[StudyName, Study]):
             except (
                 NotFound,
                 FailedPrecondition,
-            ) as changed:  # A client has just changed the trial.
+            ) as changed:  # A client has changed the trial in the meantime.
                 raise StaleCommit(str(changed)) from changed
             numbers = [trial.number for trial in handed_out]
             finished = replace(operation, trials=(*operation.trials, *numbers))
