@@ -45,9 +45,8 @@ class Patient:
         """Send SIGKILL to the service and its zygote."""
         zygotes = [pid for pid in children(self.service.pid) if "zygote" in command_line(pid)]
         for pid in (self.service.pid, *zygotes):
-            with contextlib.suppress(
-                ProcessLookupError
-            ):  # The zygote may have ended together with the service.
+            # The zygote may have ended together with the service.
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.service.process.wait()
 

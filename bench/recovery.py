@@ -163,10 +163,8 @@ def cancel_all(patient: Patient) -> None:
     """Cancel all remaining jobs. If a program was not adopted, its job does not end."""
     connection = Connection(patient.service)
     begun = time.perf_counter_ns()
-    left = (
-        *reversed(patient.victims),
-        *reversed(patient.readers),
-    )  # Newest first, so that no waiting job starts.
+    # Newest first, so that no waiting job starts.
+    left = (*reversed(patient.victims), *reversed(patient.readers))
     for job in left:
         connection.call("POST", f"/trainshed/v1/jobs/{job}:cancel")
     for job in left:

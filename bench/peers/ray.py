@@ -51,9 +51,8 @@ class Head:
 
     def ask(self, command: str) -> dict[str, Any]:
         assert self._driver.stdin is not None
-        with contextlib.suppress(
-            BrokenPipeError
-        ):  # A driver that has exited returns nothing, which is reported below.
+        # A driver that has exited returns nothing, which is reported below.
+        with contextlib.suppress(BrokenPipeError):
             self._driver.stdin.write(f"{command}\n".encode())
             self._driver.stdin.flush()
         return self.answer()

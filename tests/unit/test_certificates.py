@@ -94,9 +94,8 @@ def test_authority_near_its_expiry_is_replaced(tmp_path: Path) -> None:
 def test_authority_without_its_key_is_reported(tmp_path: Path) -> None:
     prepare_own_certificates(tmp_path, "127.0.0.1", NOW)
     (tmp_path / "ca.key").unlink()
-    prepare_own_certificates(
-        tmp_path, "127.0.0.1", NOW + DAY
-    )  # The key is not needed until the next signature.
+    # The key is not needed until the next signature.
+    prepare_own_certificates(tmp_path, "127.0.0.1", NOW + DAY)
     with pytest.raises(
         CertificatesUnusable, match=r"ca\.key, the key of .*, is missing.*move .*ca\.pem away"
     ):

@@ -46,7 +46,7 @@ def test_list_and_map_length_is_limited() -> None:
     assert [violation.field for violation in refused.value.violations] == ["labels"]
 
 
-def test_binary_message_has_the_same_limits() -> None:
+def test_binary_message_has_the_same_limits_as_json() -> None:
     many = pool.message_class(JOB)(labels={f"l{n}": "x" for n in range(json.MAX_ENTRIES + 1)})
     with pytest.raises(WireError, match="'labels', 10001 entries"):
         json.check_received(many)

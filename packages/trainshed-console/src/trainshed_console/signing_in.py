@@ -191,7 +191,10 @@ class SigningIn:
         """Return the address of an issuer's endpoint called `name`. Raises Unavailable."""
         address = address_in(await self._issuers.read_metadata(issuer), name, issuer)
         if address is None:
-            raise Unavailable(f"{issuer.name} publishes no {name}. Sign-in requires it.")
+            raise Unavailable(
+                f"Sign-in with {issuer.name} is not possible: its metadata contains no `{name}`. Check `issuer` "
+                "in the table [[oidc]]."
+            )
         return address
 
     async def _store(self, person: Bearer, issuer: Issuer) -> str:

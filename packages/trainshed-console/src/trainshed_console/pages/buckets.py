@@ -96,9 +96,8 @@ async def _ask(visit: Visit, path: str) -> Any:
     async def receive() -> Any:
         message = next(messages, None)
         if message is None:
-            await (
-                asyncio.Event().wait()
-            )  # Never report a disconnected client, because the caller needs the response.
+            # Never report a disconnected client, because the caller needs the response.
+            await asyncio.Event().wait()
         return message
 
     async def collect_response(message: Any) -> None:

@@ -234,9 +234,8 @@ async def _curve_charts(
             where = part or curve.run or ("" if curve.unit else curve.tag) or "train"
             key = f"{where} {curve.replica}".rstrip() if apart else where
             own = lines.setdefault(measure or curve.tag, {})
-            if curve.replica in own.get(
-                key, {}
-            ):  # Another run or tag has a metric with the same name.
+            # Another run or tag has a metric with the same name.
+            if curve.replica in own.get(key, {}):
                 key = f"{curve.run} {curve.tag}".lstrip()
             own.setdefault(key, {})[curve.replica] = curve
     names = sorted(lines, key=rank)
@@ -381,9 +380,8 @@ async def open_page(visit: Visit) -> Response:
         is_denied = refused.code is StatusCode.PERMISSION_DENIED
         if is_denied or (job := await describe(visit)).state in {*FINAL, "RUNNING"}:
             raise
-        return redirect(
-            job_path(job.uid)
-        )  # The page of the job contains the link when the job runs.
+        # The page of the job contains the link when the job runs.
+        return redirect(job_path(job.uid))
     assert isinstance(ticket, ShellTicket)
     if not ticket.uri:
         raise CallRejected(

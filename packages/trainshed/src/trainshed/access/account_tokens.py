@@ -231,9 +231,8 @@ def _claims(token: str, key: bytes, algorithm: str) -> Mapping[str, Any]:
     own = OctKey.import_key(key) if algorithm == "HS256" else RSAKey.import_key(key)
     try:
         return jwt.decode(token, own, algorithms=[algorithm]).claims
-    except (
-        Exception
-    ):  # The token is untrusted: an odd or deeply nested header can raise any exception.
+    except Exception:
+        # The token is untrusted: an odd or deeply nested header can raise any exception.
         raise Unauthenticated(_UNKNOWN) from None
 
 

@@ -104,9 +104,9 @@ class Sealer:
         own = self._keys or self._read()
         if not own:
             raise Unsealable(
-                f"The secret {secret} cannot be opened: its key is missing. Restore the file {self._file} "
-                f"from a backup, or start the service with {VARIABLE}. If the key is lost, delete the "
-                "secrets and set them again."
+                f"The secret {secret} cannot be decrypted: its key is missing. Restore the file {self._file} "
+                f"from a backup, or set {VARIABLE} to the key, and restart the service. If the key is lost, "
+                "delete the secrets and set them again."
             )
         keys = {_fingerprint(key): key for key in own}
         fingerprint, nonce, content = _split_keys(sealed)

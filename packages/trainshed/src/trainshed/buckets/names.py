@@ -179,9 +179,8 @@ _ROUTER: Final = Router((ANY, Template.parse(path), kind) for path, kind in _rou
 def parse_target(raw_path: bytes) -> Target:
     """Parse an encoded request path. Returns `Endpoint.UNKNOWN` for a path that is not part of the API."""
     path = raw_path.decode("latin-1").lstrip("/")
-    if (
-        path.partition("/")[0] == "b"
-    ):  # Google's library for Node.js omits the API prefix. No bucket has the name of this segment.
+    # Google's library for Node.js omits the API prefix. No bucket has the name of this segment.
+    if path.partition("/")[0] == "b":
         path = f"{_API[1:]}/{path}"
     matched = _ROUTER.match("", "/" + path)
     if matched is None:

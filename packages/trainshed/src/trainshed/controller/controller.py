@@ -416,9 +416,8 @@ class Controller:
         if admitted is None:
             tracked.live = LiveJob(job, generation=1)
             if self._steps.is_queue_long:
-                self._act_on_state(
-                    tracked
-                )  # The timeline does not contain the reason for the wait.
+                # The timeline does not contain the reason for the wait.
+                self._act_on_state(tracked)
             else:
                 self._mailboxes.process(uid)
         else:

@@ -39,7 +39,8 @@ class JobsOfJobs:
         job = self._stored(maker.uid)
         if job is None or job.state.is_final or job.outcome is not None:
             raise FailedPrecondition(
-                f"{maker.name} has ended, or is about to end, and cannot create further jobs."
+                f"{maker.name} has finished, or is stopping, and cannot create further jobs. Create the "
+                "job with the token of a user or a service account."
             )
         live = sum(other.root == maker.root for other in self._makers.values())
         if live >= self._most:

@@ -61,7 +61,9 @@ def summary(written: Written) -> tuple[str, ...]:
     if written.ignored:
         lines.append(f"{written.ignored:,} rows belong to no split and are omitted.")
     if empty := [name for name, counts in splits.items() if not counts.rows]:
-        lines.append(f"There are no rows for {' and '.join(empty)}: its files exist, without rows.")
+        lines.append(
+            f"No rows are in {' and '.join(empty)}. The files of an empty split contain no rows."
+        )
     return tuple(lines)
 
 

@@ -144,9 +144,8 @@ class GuardedProtocol(HttpToolsProtocol):
             )
 
     def _parse(self, data: bytes) -> None:
-        assert (
-            self.parser is not None
-        )  # uvicorn sets the parser to None only when the connection is lost.
+        # uvicorn sets the parser to None only when the connection is lost.
+        assert self.parser is not None
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -442,9 +441,8 @@ def _websocket() -> Callable[..., asyncio.Protocol]:
 
         def drop(self, reason: Reason) -> None:
             if reason is Reason.HEAD_LATE and self.handshake_complete:
-                self._counter.mark_active(
-                    self
-                )  # The server has accepted the WebSocket, whose client may be silent.
+                # The server has accepted the WebSocket, whose client may be silent.
+                self._counter.mark_active(self)
             else:
                 self.transport.abort()
 

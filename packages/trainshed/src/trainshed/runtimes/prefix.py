@@ -72,10 +72,10 @@ def make_prefix(root: Path, interpreter: Interpreter) -> Prefix:
 
 
 def derive_prefix(root: Path, base: Prefix, interpreter: Interpreter) -> Prefix:
-    """Create a prefix at `root` on top of the prefix `base`. Its `site-packages` is empty. Programs search it
-    first, and then that of `base`.
+    """Create a prefix at `root` on top of the prefix `base`, with an empty `site-packages`.
 
-    A program's import order then is: its own installs, its user installs, this prefix, the base.
+    A program searches modules in this order: packages that it installs while it runs, packages of its user
+    site, this prefix, `base`.
     """
     prefix = _skeleton(root, interpreter)
     prefix.executable.hardlink_to(base.executable)

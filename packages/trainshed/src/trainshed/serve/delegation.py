@@ -52,9 +52,13 @@ def diagnose(service: int) -> tuple[str, str]:
     """Return the reason why the kernel cannot enforce limits for a service, and the name of the service's
     unit.
 
-    The reason is `none` (control groups v1 without rights), `container`, `unit`, `user_unit`, `user` (a user
-    without a systemd instance) or `bus`. `service`: the service's process ID, or the ID of this process if
-    the service is down.
+    `service`: the service's process ID, or the ID of this process if the service is down. The reasons are:
+
+    - `none`: the machine has control groups v1, and this user may not change them.
+    - `container`: the control groups of the container are not writable.
+    - `unit`, `user_unit`: the system's unit, or the user's unit, lacks a second unit for programs.
+    - `user`: the user has no systemd instance.
+    - `bus`: D-Bus is missing.
     """
     own = cgroups.own_group(membership=f"/proc/{service}/cgroup")
     unit = own.rpartition("/")[2].removesuffix(".service")

@@ -182,9 +182,8 @@ class Service:
             if (listener := self._bootstrap.passed_grpc[name]) is None:
                 try:
                     server.listen(address_of(*address), identity)
-                except (
-                    RuntimeError
-                ):  # The service only holds the port, so another program can start to listen on it.
+                except RuntimeError:
+                    # The service only holds the port, so another program can start to listen on it.
                     option = "--grpc-port" if identity is None else "--grpc-tls-port"
                     raise ServiceStartFailed(
                         f"gRPC cannot listen on {address_of(*address)}: another program has started to "

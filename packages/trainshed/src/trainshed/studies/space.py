@@ -227,7 +227,7 @@ class Space:
         )
 
     def genotypes(self, codes: Array) -> Array:
-        """Return the codes with NaN of inactive nodes replaced by the middle."""
+        """Return a copy of encoded trials in which each inactive parameter (NaN) has its middle value."""
         filled = codes.copy()
         for index, node in enumerate(self.nodes):
             column = filled[:, index]

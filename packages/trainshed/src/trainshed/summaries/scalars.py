@@ -54,9 +54,8 @@ def _event(record: bytes) -> Any | None:
     event = _event_class()()
     try:
         event.ParseFromString(record)
-    except (
-        Exception
-    ):  # protobuf's DecodeError. protobuf is imported only when the first event is read.
+    except Exception:
+        # protobuf's DecodeError. protobuf is imported only when the first event is read.
         return None
     return event
 

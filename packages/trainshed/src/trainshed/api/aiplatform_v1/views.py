@@ -170,9 +170,8 @@ def set_trial(
     view.name = study_name.trial(record.number)
     view.id = str(record.number)
     view.state = record.state.value
-    for parameter, value in sorted(
-        record.parameters
-    ):  # Clients read parameters by position, so the order must not change.
+    # Clients read parameters by position, so the order must not change.
+    for parameter, value in sorted(record.parameters):
         field = view.parameters.add(parameter_id=parameter).value
         if isinstance(value, str):
             field.string_value = value

@@ -164,9 +164,8 @@ class _Session:
                 self._unread.discard(uid)
             elif not await self._read_job(job):
                 self._unread.discard(uid)
-                if (
-                    job.work.state.is_final
-                ):  # The last lines are readable before the end of the job is published.
+                # The last lines are readable before the end of the job is published.
+                if job.work.state.is_final:
                     self._finish(uid)
 
     def due(self) -> Iterator[Entry]:

@@ -130,9 +130,8 @@ class ShellSurface:
         """Serve a WebSocket: check its ticket, and connect it to a shell or a port."""
         await receive()  # This is the client's connect event.
         if scope["path"] != "/shell/connect":
-            await close_socket(
-                send, REFUSED
-            )  # A close before the accept causes a response with status 403.
+            # A close before the accept causes a response with status 403.
+            await close_socket(send, REFUSED)
             return
         await send({"type": "websocket.accept"})
         try:

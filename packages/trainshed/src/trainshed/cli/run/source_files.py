@@ -193,9 +193,8 @@ def requirement(text: str) -> str:
 def _read(
     path: Path, requirements: list[str], wrong: list[str], above: tuple[Path, ...], root: Path
 ) -> None:
-    if not path.resolve().is_relative_to(
-        root
-    ):  # An untrusted list of requirements could include a user's keys.
+    # A line such as `-r /home/ana/.ssh/id_rsa` in an untrusted list would upload a private file.
+    if not path.resolve().is_relative_to(root):
         wrong.append(f"{path} is outside of {root}. Use --requirements for it instead.")
         return
     try:
