@@ -19,7 +19,7 @@ def test_reduction_package_contains_only_sources() -> None:
     assert {".py", ".c"} <= suffixes <= {".py", ".c", ".h", ".typed"}
 
 
-def test_reduction_package_without_a_compiler_reports_native_sums(tmp_path: Path) -> None:
+def test_build_without_a_compiler_reports_that_native_all_reduce_is_used(tmp_path: Path) -> None:
     """spec/reduction#reports: The package is built once. With a compiler, another package is built later."""
     lines: list[str] = []
     bare = Reduction(tmp_path / "shelf", {"PATH": str(tmp_path)})

@@ -192,8 +192,8 @@ class SigningIn:
         address = address_in(await self._issuers.read_metadata(issuer), name, issuer)
         if address is None:
             raise Unavailable(
-                f"Sign-in with {issuer.name} is not possible: its metadata contains no `{name}`. Check `issuer` "
-                "in the table [[oidc]]."
+                f"Sign-in with {issuer.name} is not possible: its metadata contains no `{name}`. Check "
+                "`issuer` in the table [[oidc]]."
             )
         return address
 

@@ -74,7 +74,7 @@ class AgentHandle:
         #: number: the agent's clock was behind. None = unknown.
         self.skew: float | None = None
         #: The service closed the agent's connection because the agent had sent nothing for too long.
-        self.is_unacknowledged = False
+        self.has_timed_out = False
         #: The service is starting the agent on the cluster.
         self.is_starting = False
         #: The agent belongs to no attempt, and waits for another one.
@@ -94,7 +94,7 @@ class AgentHandle:
         self._connection = connection
         self.disconnected_at = None
         self.has_connected = True
-        self.is_unacknowledged = False
+        self.has_timed_out = False
         self.is_current = False
         self.last_heard = time.monotonic()
         self._state_changed.set()
@@ -144,7 +144,7 @@ class AgentHandle:
     def disconnect_silent(self) -> None:
         """Close the connection of an agent that has sent nothing for too long."""
         if self._connection is not None:
-            self.is_unacknowledged = True
+            self.has_timed_out = True
             self._connection.give_up()
 
     async def wait_connected(self) -> None:

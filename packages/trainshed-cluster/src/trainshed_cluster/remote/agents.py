@@ -482,7 +482,7 @@ class Agents:
             for reported in report.nodes
         )
         never_connected = agent.capabilities is None and now - agent.disconnected_at >= agent.lease
-        return is_up and (agent.is_unacknowledged or never_connected)
+        return is_up and (agent.has_timed_out or never_connected)
 
     async def lose(
         self, agent: AgentHandle, end: AllocationEnd, *, has_started: bool = False

@@ -353,8 +353,8 @@ async def _stop(ports: Ports, job: Job, instruction: StopReplicas) -> None:
 
 
 async def _has_slots(engine: Engine, uid: JobUid, attempt: int) -> bool:
-    """Return whether the attempt has slots. Without slots, none of its programs has run or will run:
-    instructions of a job are executed in order, and no start remains."""
+    """Return whether the engine has slots for an attempt. If not, no program of the attempt has run or will
+    run, because a job's instructions are executed in order and its start was executed before this call."""
     return (uid, attempt) in await engine.allocations()
 
 

@@ -100,8 +100,8 @@ class ReservedPools:
         resource: PersistentResource | None,
         is_fit: Callable[[str], bool],
     ) -> None:
-        """Offer the machines of a resource to its jobs. If `resource` is None, offer no machines, so that its
-        jobs do not fit."""
+        """Make the machines of a persistent resource available to the jobs that specify its name. If
+        `resource` is None (it was deleted), none are available, and these jobs wait."""
         if resource is not None:
             self._snapshots.setdefault(name, Snapshot(self._policy))
         if name in self._snapshots:

@@ -117,7 +117,7 @@ def post(url: str, body: bytes, headers: dict[str, str], context: ssl.SSLContext
         answer = connection.getresponse()
     except (OSError, http.client.HTTPException) as failure:
         raise NotSent(
-            f"{where} did not accept the message: {str(failure) or repr(failure)}"
+            f"cannot send the message to {where}: {str(failure) or repr(failure)}"
         ) from failure
     finally:
         connection.close()
@@ -171,7 +171,7 @@ def _send_mail(smtp: Smtp, mail: "EmailMessage", context: ssl.SSLContext | None)
             refused = server.send_message(mail)
     except (OSError, smtplib.SMTPException) as failure:
         raise NotSent(
-            f"{where} did not accept the message: {str(failure) or repr(failure)}"
+            f"cannot send the message to {where}: {str(failure) or repr(failure)}"
         ) from failure
     # This does not count as a failure: another attempt would send the mail to the accepted addresses again.
     return f", but {where} does not accept mail for {', '.join(refused)}" if refused else None

@@ -45,8 +45,8 @@ class PassedSockets:
                 ) from None
 
     def pop(self, port: int, host: str) -> socket.socket | None:
-        """Remove the socket that systemd has passed for a port from this object, and return it, or None if
-        systemd has passed none. `host`: the address on which the service listens according to its settings.
+        """Remove and return the socket that systemd passed for this port; None = systemd passed no socket for
+        it. `host`: the address on which the service listens according to its settings.
         Raises ActivationUnusable if other machines could reach a port that only this machine may use."""
         listener = self._sockets.pop(port, None)
         here = str(listener.getsockname()[0]).removeprefix("::ffff:") if listener else host

@@ -88,7 +88,9 @@ def convert(name: str, kind: Any, value: Any) -> Any:
 
 def _directory(text: str) -> Path:
     if not text:
-        raise ValueError("'' is not a directory; omit the setting for the default")
+        raise ValueError(
+            "the value is empty, but must be a directory; for the default directory, omit the setting"
+        )
     try:
         return Path(text).expanduser()
     except RuntimeError:

@@ -208,8 +208,8 @@ async def _initiate(call: Call) -> Response:
 
 
 async def _start(call: Call) -> Response:
-    """Start a resumable upload. If the request has a signed URL, the client can continue with only the URL in
-    the response."""
+    """Start a resumable upload. If the request used a signed URL, the URL in the response authorizes the
+    rest of the upload."""
     if call.request.headers.get("x-goog-resumable") != "start":
         raise _unsupported_error(call)
     bucket, name = call.target.bucket, call.target.object

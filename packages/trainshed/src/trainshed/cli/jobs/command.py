@@ -84,7 +84,7 @@ _ORDERS: Final[dict[str, Callable[[JobView, Nanos], Any]]] = {
     "--metric",
     metavar="BOUND",
     multiple=True,
-    help="Show only jobs whose last value is within this bound: 'val_accuracy>0.9'.",
+    help="Show only jobs whose latest metric value meets this condition: 'val_accuracy>0.9'.",
 )
 @click.option("--project", metavar="PROJECT", help="Project of the jobs. Default: the service's.")
 @click.option("--all", "project", flag_value=EVERY_PROJECT, help="Show the jobs of all projects.")

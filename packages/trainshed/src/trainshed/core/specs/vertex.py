@@ -107,7 +107,7 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
 
 
 def unsupported_fields(resource: Section) -> tuple[str, ...]:
-    """Return warnings about unsupported fields of a job or pipeline itself."""
+    """Return warnings about unsupported top-level fields of a job or pipeline."""
     instead = {"encryptionSpec": "the job's files are stored without that key"}
     return syntax.ineffective_fields(resource, instead)
 

@@ -90,7 +90,7 @@ class Autopsies:
         self._open: Counter[Key] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Crew()
-        #: Measure one autopsy at a time, because other tasks of the service need the threads, too.
+        #: Held while the disk usage of one autopsy is measured: other tasks need the same thread pool.
         self._measuring = asyncio.Lock()
 
     async def start(self) -> None:

@@ -76,8 +76,8 @@ def jobs_unit(own: str) -> str:
 
 
 def enlist(process: int) -> None:
-    """Move a process that forks shims into the systemd unit for replicas, if the unit exists. So systemd
-    finds no shim in the service's own unit."""
+    """Move a process that forks shims into the systemd unit for replicas, if the unit exists.
+    Otherwise systemd would end the shims together with the service's own unit."""
     jobs = jobs_unit(own_group())
     if jobs:
         move(process, os.path.join(jobs, SERVICE))

@@ -146,7 +146,8 @@ def end_child(child: int) -> None:
 
 
 def end_descendants() -> None:
-    """Kill and reap all descendants of this process, which must adopt orphans. Blocks until none is left."""
+    """Kill and reap all descendants of this process, which must be a child subreaper. Blocks until no
+    descendant remains."""
     while True:
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:

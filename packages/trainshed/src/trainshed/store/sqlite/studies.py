@@ -114,8 +114,8 @@ class Studies(Resources[StudyName, Study]):
         return await self._records(_TRIALS["trials"], parameters, TRIAL)
 
     async def history(self, studies: Sequence[StudyUid]) -> tuple[Trial, ...]:
-        """Return all trials of these studies, in the form of an algorithm's history. The trials are ordered
-        by study and number."""
+        """Return all trials of these studies, as `studies.port.Algorithm` reads them: ordered by study and
+        number."""
 
         def read(connection: sqlite3.Connection) -> tuple[Trial, ...]:
             return tuple(
