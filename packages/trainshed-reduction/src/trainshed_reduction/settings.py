@@ -31,7 +31,7 @@ class Settings(NamedTuple):
     credit_bytes: int = 0
     #: Seconds to wait for all reducers and ranks when a group is formed.
     start_seconds: float = 60.0
-    #: Seconds to wait for each result after that.
+    #: Seconds to wait for each result of a formed group.
     wait_seconds: float = 300.0
     #: Seconds after which a group fails if one of its ranks has no connection.
     absent_seconds: float = 15.0

@@ -95,9 +95,9 @@ class NodeNeed(Struct, frozen=True):
     #: (`RemoteOptions.apart`).
     replica: str = ""
     hostname: str = ""
-    #: Container image of that replica; None = it uses no image of the job.
+    #: Container image of `replica`; None = the replica uses no image of the job.
     image: str | None = None
-    #: Number of replicas in that replica's gang.
+    #: Number of replicas in the gang of `replica`.
     gang_size: int = 1
 
 

@@ -40,10 +40,11 @@ class Credential(Struct, frozen=True):
     #: Host to which the agent connects.
     host: str
     port: int
-    #: The authority's certificate, which is the only one that the agent trusts; the agent's own certificate;
-    #: and its key. All are PEM.
+    #: PEM certificate of the only authority that the agent trusts.
     authority: str
+    #: PEM certificate of the agent.
     certificate: str
+    #: PEM private key of the agent.
     key: str
 
 

@@ -123,7 +123,7 @@ class StreamCopies:
         """Append received bytes to a copy. Blocks while it writes. Raises StreamGap if bytes are missing
         before them, and OSError."""
         if not _NAME.fullmatch(part.file):
-            raise StreamGap(f"{part.file!r} is not a file of a stream")
+            raise StreamGap(f"{part.file!r} is not a file that agents send, such as a log segment")
         path = self._directory(part.replica) / part.file
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with path.open("ab") as file:

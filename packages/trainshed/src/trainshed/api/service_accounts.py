@@ -77,8 +77,8 @@ async def create(call: JsonCall) -> dict[str, Any]:
         )
         faults.add("accountId", text)
     email = f"{account_id}@{project}.iam.gserviceaccount.com"
-    # Members of policies are in lower case. With other letters, the account could have the roles of an
-    # account in another project.
+    # Policies contain members in lower case. The address of an account in a project with capitals would
+    # therefore be equal to that of an account in another project, and get its roles.
     if project != project.lower() or member_fault(member_of(f"a@{email.partition('@')[2]}")):
         text = (
             f"{project!r} contains a capital, ':' or '_'. Addresses of accounts cannot contain "

@@ -62,7 +62,7 @@ class RetentionTimer:
             self._crew.keep(self._run, "retention")
 
     async def close(self) -> None:
-        """Stop the passes. A started deletion is finished, because a later one cannot find the files of a
+        """Stop the passes. First complete a deletion in progress: a later pass could not find the files of a
         deleted record."""
         await self._crew.close()
         if self._removing is not None:

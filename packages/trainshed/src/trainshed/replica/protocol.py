@@ -167,8 +167,8 @@ class Network(NamedTuple):
     rest_socket: "str | None" = None
     #: Unix socket of the service's gRPC APIs, which replace Google's APIs; None = not available.
     grpc_socket: "str | None" = None
-    #: PEM file with the key and certificate chain with which the endpoint serves Google's hosts; None = the
-    #: endpoint does not serve them.
+    #: PEM file with the private key and the certificate chain for Google's host names, for which the endpoint
+    #: answers; None = the endpoint does not answer for them.
     certificate: "str | None" = None
     #: Port on which rank 0 of the job's processes listens; None = unknown.
     master_port: "int | None" = None

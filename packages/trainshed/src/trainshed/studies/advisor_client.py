@@ -89,7 +89,7 @@ class ProcessAdvisor:
         if process.returncode:
             status = process.returncode
             raise AdvisorFailed(
-                f"its process ended with status {status}; the log shows its last output"
+                f"the advisor process ended with status {status}; the service's log shows its last output"
             )
         return msgspec.json.decode(output, type=answer)
 

@@ -67,7 +67,7 @@ class PortSurface:
         if scope["type"] == "http":
             await serve(Request(scope, receive), self._answer, self._error_page, receive, send)
             return
-        await receive()  # This is the client's connect event.
+        await receive()  # Receive the client's connect event.
         services = self._services
         try:
             ticket = await self._ticket_of(Request(scope, receive))

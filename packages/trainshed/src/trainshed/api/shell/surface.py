@@ -128,7 +128,7 @@ class ShellSurface:
 
     async def connect(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a WebSocket: check its ticket, and connect it to a shell or a port."""
-        await receive()  # This is the client's connect event.
+        await receive()  # Receive the client's connect event.
         if scope["path"] != "/shell/connect":
             # A close before the accept causes a response with status 403.
             await close_socket(send, REFUSED)

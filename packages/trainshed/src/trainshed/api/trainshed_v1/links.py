@@ -45,7 +45,8 @@ async def open_shell(call: JsonCall) -> records.ShellTicket:
         faults.add("port", "A failed replica has no open ports.")
     faults.refuse()
     if autopsy:
-        # The files in an autopsy were readable with the rights of the job's service account.
+        # An autopsy (the kept files of a failed replica) can contain data that only the job's service
+        # account may read.
         require_act_as(call.principal, (job.spec.service_account,))
         existing = _find_autopsy(shells, job, replica if choice.replica.strip() else None, attempt)
         attempt, replica = existing.attempt, existing.replica

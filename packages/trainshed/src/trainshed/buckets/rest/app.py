@@ -170,7 +170,8 @@ class BucketsApp:
                 )
             if call.target.endpoint is not Endpoint.XML:
                 raise InvalidRequest(
-                    "A signed URL has the form http://HOST:PORT/BUCKET/OBJECT. Sign that path."
+                    "The signed URL does not have the form http://HOST:PORT/BUCKET/OBJECT. Sign the "
+                    "path /BUCKET/OBJECT."
                 )
             if call.listener is Listener.REPLICA:
                 # If the bucket does not exist here, it may be a signed URL of Google Cloud Storage. The

@@ -43,8 +43,8 @@ def command(
         )
     if old.get("kind") == "pipeline":
         raise click.ClickException(
-            f"{old['name']} is a training pipeline and cannot be retried. Retry its job, which trainshed "
-            "jobs describe shows."
+            f"{old['name']} is a training pipeline and cannot be retried. Retry the pipeline's job instead. "
+            f"To find its name: trainshed jobs describe {old['name']}"
         )
     api = Api(old["api"])
     parts = str(old["name"]).split("/")

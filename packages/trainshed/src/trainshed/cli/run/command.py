@@ -159,7 +159,7 @@ class ProgramCommand(click.Command):
 @click.option(
     "--api",
     type=click.Choice([api.value for api in Api]),
-    help="API of the file, if the file does not show it.",
+    help="API of the job file, if the command cannot detect it.",
 )
 @click.option(
     "--as",

@@ -70,8 +70,8 @@ class Entries:
         self.groups: list[str] = []
         #: Process ID and start (`protocol.process_start`) of the latest incarnation's shim; 0 = none.
         self.shim = (0, 0)
-        #: Whether this slot is a copy and its latest incarnation was started in the original slot. If so, the
-        #: processes of the journal are not touched.
+        #: Whether this slot's directory is a copy of the directory in which the latest incarnation was
+        #: started. The processes in the journal then belong to the original, and are not killed.
         self.is_copied = False
         self._records: dict[int, protocol.Message] = {}
         self._notes: dict[int, list[protocol.Message]] = {}

@@ -1,1 +1,1 @@
-"""Wraps the kernel's interfaces for processes, control groups, sockets and files; has the event loop."""
+"""Wraps the kernel's interfaces for processes, control groups, sockets and files. Contains the event loop."""

@@ -1,4 +1,4 @@
-"""Filters a list of works by a condition, without reading their records (ADR 3).
+"""Filters a list of works (jobs, tuning jobs, pipelines) without reading their records (ADR 3).
 
 The search has three stages:
 
@@ -112,7 +112,8 @@ def filter_works(connection: sqlite3.Connection, through: Walk, where: Condition
 def _among_newest(
     connection: sqlite3.Connection, through: Walk, where: Condition, count: int
 ) -> tuple[JobUid, ...]:
-    """Return up to `limit` works that meet `where`, among the next `count` works of the list."""
+    """Return the works that meet `where`, among the next `count` works of the list `through`. The result has
+    at most as many works as a page (`:limit`)."""
     wanted = _Sql(dict(through.parameters))
     rows = connection.execute(
         f"SELECT works.uid FROM ({through.sql} LIMIT {count}) AS newest "
