@@ -63,7 +63,7 @@ def test_log_filter_selects_entries(text: str, passes: bool) -> None:
     assert compile_log_filter(text).passes(ENTRY) is passes
 
 
-def test_log_filter_combines_job_ids_of_and_and_or() -> None:
+def test_and_intersects_job_ids_and_or_unites_them() -> None:
     either = "(resource.labels.job_id=a OR resource.labels.job_id=b)"
     assert compile_log_filter(either).job_ids == {"a", "b"}
     assert compile_log_filter(f"{either} AND resource.labels.job_id=b").job_ids == {"b"}

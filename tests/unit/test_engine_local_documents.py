@@ -100,7 +100,7 @@ def test_paths_are_in_the_slot_without_namespaces() -> None:
     assert made.program.environ["CLOUD_ML_HP_METRIC_FILE"] == f"{files}/hypertune/output.metrics"
 
 
-def test_hosts_file_contains_the_gang_and_the_plans_hosts() -> None:
+def test_hosts_file_lists_replicas_of_this_gang_and_hosts_of_other_nodes() -> None:
     peers = (("host-a", "127.64.0.7"), ("host-b", "127.64.0.8"))
     other = replace(SLOT, hostname="host-c", address="127.64.0.9")
     expected = ["127.64.0.7\thost-a", "127.64.0.8\thost-b", "127.64.0.9\thost-c"]

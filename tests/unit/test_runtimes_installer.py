@@ -103,7 +103,7 @@ def test_closing_the_installer_stops_running_installations(tmp_path: Path) -> No
         installer.install(Path("python"), tmp_path / "site", [], close)
 
 
-def test_invisible_requirement_file_is_explained() -> None:
+def test_error_of_requirement_file_hidden_by_the_sandbox_names_visible_paths() -> None:
     failure = InstallFailed(("error: Distribution not found at: file:///home/me/a.whl",))
     assert "visible_paths" in failure.correction
     assert "visible_paths" not in InstallFailed(("error: no such package",)).correction

@@ -115,7 +115,7 @@ async def list_uids(store: Store, query: JobQuery, wanted: JobFilter) -> list[in
 
 
 @pytest.mark.usefixtures("bounds")
-async def test_filtered_list_equals_the_result_of_the_filter(store: Store) -> None:
+async def test_sql_filter_selects_the_same_works_as_the_filter_function(store: Store) -> None:
     made = await fill_store(store)
     for text in FILTERS:
         wanted = compile_job_filter(text, STATES)

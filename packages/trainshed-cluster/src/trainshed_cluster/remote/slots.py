@@ -179,7 +179,7 @@ class SlotAllocator:
                 raise LaunchRejected(str(refusal)) from refusal
             except OSError as failure:
                 raise EngineUnavailable(
-                    f"content of the programs is missing: {failure}"
+                    f"an environment or package of the programs is missing: {failure}"
                 ) from failure
             agent = gang.agents[key]
             agent.granted.update(unit.path for unit in manifest.units)

@@ -260,7 +260,7 @@ def _parts(body: bytes) -> "list[Part]":
     if b"<!" in body or b"\0" in body:
         # No client sends a declaration, and entities could expand without limit (XXE, entity expansion). A
         # NUL byte indicates UTF-16, which could hide a declaration.
-        raise InvalidRequest("The list of parts contains a declaration. Remove it.")
+        raise InvalidRequest("The XML list of parts contains a declaration (<!…>). Remove it.")
     from xml.etree import ElementTree  # Imported here, because few clients upload in parts.
 
     try:
