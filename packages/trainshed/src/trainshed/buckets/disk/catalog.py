@@ -57,9 +57,9 @@ class BucketRecord(Struct, frozen=True):
     created_ns: int
     updated_ns: int
     metageneration: int = 1
-    #: The editable properties under their public names.
+    #: The bucket's editable properties, by their names in the public API.
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
-    #: The bindings of the IAM policy.
+    #: The bindings of the bucket's IAM policy.
     policy: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     #: The project that created the bucket; None = the service's own project.
     project: str | None = None
@@ -116,7 +116,7 @@ class BucketCatalog:
         """Return all buckets whose names start with `prefix`, sorted."""
         names = {table.name for table in self.rules.tables if table.is_remote}
         for path in self._root.iterdir():
-            # The root may contain files or directories whose names are not valid bucket names.
+            # Skip files and directories in the root whose names are not valid bucket names.
             with suppress(InvalidRequest):
                 if self.exists(path.name):
                     names.add(path.name)
@@ -142,7 +142,7 @@ class BucketCatalog:
         These are the local buckets that all programs of the project may read and write."""
         visible: list[tuple[str, str]] = []
         for name in self.names():
-            with suppress(NotFound):  # Another request deleted the bucket in the meantime.
+            with suppress(NotFound):  # Omit a bucket that another request has deleted.
                 record = self.get(name)
                 if not self._is_unmounted(record) and is_visible(project, self._access(record)):
                     visible.append((name, str(self.directory(name))))
@@ -168,13 +168,14 @@ class BucketCatalog:
         table = self.tables.get(record.name)
         project = table.project if table is not None else None
         if record.name == DEFAULT_BUCKET:
-            # The service's project may have changed since the bucket was created.
+            # Ignore the stored project of the default bucket, because the service's project may have changed
+            # since the bucket was created.
             project = project or self.rules.project
         return project or record.project or self.rules.project
 
     @contextmanager
     def open_directory(self, bucket: str) -> Generator[int]:
-        """Open the bucket's directory as a context. Raises `NotFound`."""
+        """Open the bucket's directory, yield its descriptor, and close it afterwards. Raises `NotFound`."""
         try:
             base = os.open(self.directory(bucket), DIRECTORY_FLAGS)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -218,8 +219,8 @@ class BucketCatalog:
             if path.exists() or self.is_remote(bucket):
                 raise _conflict_error(bucket, owner, self.access(bucket))
             durable.write(str(self._record(bucket)), msgspec.json.encode(record), is_shared=True)
-            # Create the directory under another name. Otherwise the bucket would exist for a moment with the
-            # mode that `mkdir` sets.
+            # Create the directory under another name, and rename it when its mode is set. Otherwise the
+            # bucket would exist for a moment with the mode that `mkdir` sets.
             made = self._trash / f"bucket-{os.urandom(8).hex()}"
             made.mkdir()
             made.chmod(DIRECTORY_MODE)

@@ -80,8 +80,8 @@ class ObjectFiles:
         return self.records.load(file.fd, file.stat, key, lock)
 
     def check(self, base: int, ref: ObjectRef) -> None:
-        """Raise `PreconditionFailed` unless the existing object meets the conditions, and `Held` if it may
-        not be replaced."""
+        """Raise `PreconditionFailed` unless the existing object, or its absence, meets the conditions of
+        `ref`. Raise `Held` if a hold forbids to replace the object."""
         try:
             file = find(base, place_of(validate_object_name(ref.name)))
         except FileNotFoundError:
@@ -103,15 +103,15 @@ class ObjectFiles:
         record: ObjectRecord,
         keep: Callable[[ObjectFile], None] | None = None,
     ) -> None:
-        """Move a staged file with its record to its final place, durably, if the conditions are met. `keep`:
-        called first with the file that will be replaced."""
+        """Move a staged file with its record to its final place, durably, if the existing object meets the
+        conditions of `ref`. `keep`: called before the move with the file that will be replaced."""
         place = place_of(ref.name)
         for _ in range(_ATTEMPTS):
             try:
                 parent = make_directories(base, place.dirs, lambda path: self._make_way(base, path))
             except OSError as error:
                 if is_absent(error):
-                    continue  # Another request pruned or replaced the directory in the meantime.
+                    continue  # Retry: another request pruned or replaced the directory.
                 raise
             try:
                 with self.lock(place):
@@ -155,7 +155,8 @@ class ObjectFiles:
         *,
         exclusive: bool,
     ) -> bool:
-        """Try once to install the file under the object's lock. Return False if the directory was deleted."""
+        """Try once to install the staged file. The caller holds the object's lock. Return False if the file's
+        directory was deleted."""
         try:
             old = find(base, place)
         except FileNotFoundError:
@@ -169,8 +170,8 @@ class ObjectFiles:
         try:
             if self._rename(staged, parent, place.leaf, exclusive=exclusive):
                 if old is not None and old.dirs != place.dirs:
-                    # The old file was at its shadow place, and the directory that displaced it no longer
-                    # exists.
+                    # The new file is at the object's own place, because no directory has its name any more.
+                    # Delete the old file at the shadow place.
                     self._drop(base, old)
             else:
                 make_directory(parent, SHADOW_DIR)
@@ -225,7 +226,7 @@ class ObjectFiles:
                     os.fsync(shadow)
                 os.fsync(parent)
             except FileNotFoundError:
-                return  # The file was deleted in the meantime.
+                return  # Nothing to move: the file was deleted in the meantime.
 
     def _drop(self, base: int, file: ObjectFile) -> None:
         try:

@@ -54,7 +54,7 @@ class Generations:
 
     def keep(self, bucket: str, name: str, live: int, record: ObjectRecord, now: Nanos) -> None:
         """Store the live generation durably as a noncurrent generation, before the caller replaces or deletes
-        the live file. `live`: the open file. The call may be repeated."""
+        the live file. `live`: the open live file. After a failure, the caller may repeat the call."""
         self.note(bucket, name, replace(record, deleted_ns=now))
         directory = self._directory(bucket)
         directory.mkdir(parents=True, exist_ok=True)
@@ -122,13 +122,13 @@ class Generations:
         return self._contents / bucket
 
     def content(self, bucket: str, name: str, generation: int) -> Path:
-        # If a program created two names (hard links) for one file, both names have the same generation
-        # number.
+        # Include a digest of the object's name. If a program created two hard links to one file, both objects
+        # have the same generation number.
         digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
         return self._directory(bucket) / f"{generation}-{digest}"
 
     def _rows(self, query: str, values: tuple[Any, ...]) -> list[Any]:
-        # Most services have no bucket with versioning, and therefore no table.
+        # Do not create the table to read it: most services have no bucket with versioning, and no table.
         return self._do(query, values) if self._table.exists() else []
 
     def _do(self, query: str, values: tuple[Any, ...]) -> list[Any]:
@@ -146,7 +146,7 @@ class Generations:
 
 def _preserve(live: int, path: Path) -> None:
     """Create a second name (hard link) for an open file, or a copy if the link is not possible."""
-    # A crash may have left this file. The live file still exists, so the content is not lost.
+    # A crash may have left a file at this path. Delete it: the live file still has the content.
     path.unlink(missing_ok=True)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -94,8 +94,9 @@ class OpenObject(Struct, frozen=True):
             yield block
 
     def copy_into(self, staged: Staged, known: Checksums | None) -> Generator[None]:
-        """Append the whole content, one step at a time. `known`: the content's checksums, if nothing else is
-        appended. Raises `Unavailable` if a program writes to the object at the same time."""
+        """Append the object's whole content to `staged`, and yield after each step. `known`: the content's
+        checksums; None if `staged` also receives other content. Raises `Unavailable` if a program writes to
+        the object at the same time."""
         yield from staged.copy_from(self.fd, self.record.size, known)
         if FileIdentity.of(os.fstat(self.fd)) != self.record.file:
             raise Unavailable("The source object changed during the copy. Try again.")
@@ -255,7 +256,8 @@ class ObjectStore:
 
     @contextmanager
     def _open_exclusively(self, ref: ObjectRef) -> Generator[OpenObject]:
-        """Open an object while no other request can change it."""
+        """Open an object, yield it, and close it afterwards. In between, no other request can change the
+        object."""
         place = place_of(validate_object_name(ref.name))
         with self._files.lock(place), closing(self._open(ref)) as handle:
             yield handle
@@ -296,7 +298,8 @@ class ObjectStore:
                 if not record.deleted_ns:
                     self._files.remove(base, bucket, name)
                 if not keeps:
-                    # A crash during an overwrite may have left a copy of the live generation.
+                    # Also delete a noncurrent copy of this generation, which a crash during an overwrite may
+                    # have left.
                     self.generations.remove(bucket, name, record.generation)
             prune(base, (*place_of(name).dirs, SHADOW_DIR))
 
@@ -334,11 +337,13 @@ class ObjectStore:
         try:
             return [self.read_record(ObjectRef(bucket, name), hash_limit=_HASH_LIMIT)]
         except Forbidden:
-            # A file without read permission must not make the whole bucket unreadable.
+            # The service may not read this file. List its known properties, so that the listing does not
+            # fail.
             with suppress(NotFound):
                 return [self._files.closed_record(base, bucket, name)]
         except (NotFound, InvalidRequest):
-            # A file whose path is not a valid object name must not make the bucket unreadable either.
+            # Omit a file that was deleted or whose path is not a valid object name, so that the listing does
+            # not fail.
             pass
         return []
 

@@ -49,7 +49,8 @@ def direct_record(identity: FileIdentity) -> ObjectRecord:
     kinds of numbers are therefore always distinct."""
     seed = f"{identity.inode}:{identity.size}:{identity.mtime_ns}".encode()
     number = int.from_bytes(hashlib.blake2b(seed, digest_size=8).digest(), "big")
-    written = max(0, min(identity.mtime_ns, LAST_NS))  # A program may set any modification time.
+    # Limit the time, because a program may set any modification time.
+    written = max(0, min(identity.mtime_ns, LAST_NS))
     return ObjectRecord(
         file=identity,
         generation=_DIRECT_GENERATION_BASE + number % _DIRECT_GENERATIONS,
@@ -124,7 +125,7 @@ class RecordStore:
         if encoded is None or kept is None or kept.size != identity.size:
             return None
         if not (_is_time_of(kept.file, identity) or _has_content_of(fd, kept, identity)):
-            # The file was modified. Without the row, it is not hashed again.
+            # The file was modified. Delete the row, so that the next reader does not hash the file again.
             self._table.drop(key, encoded)
             return None
         bound = replace(kept, file=identity)
@@ -150,7 +151,8 @@ class RecordStore:
             return None
 
     def _access_attribute(self, call: Callable[[int, str], _T], fd: int) -> _T | None:
-        """Call a function for the file's attribute and return the result, or None without the attribute."""
+        """Call a function with the file and the name of its attribute, and return the result. Return None if
+        the file has no such attribute, or its file system does not support attributes."""
         if self._attributes:
             try:
                 return call(fd, _ATTRIBUTE)
@@ -193,7 +195,7 @@ def _has_content_of(fd: int, record: ObjectRecord, identity: FileIdentity) -> bo
         return False
     sums = digest_file(fd).sums()
     if FileIdentity.of(os.fstat(fd)) != identity:
-        return False  # A program is writing to the file now.
+        return False  # The checksums are unreliable: a program is writing to the file.
     return sums.crc32c == record.crc32c and record.md5 in ("", sums.md5)
 
 
@@ -203,7 +205,7 @@ FILE = "records.db"
 _BUSY_TIMEOUT_S = 5
 _SCHEMA = (
     "PRAGMA journal_mode = WAL",
-    # A power failure may lose the last rows. The records attached to files are durable.
+    # A power failure may lose the last rows. That is safe, because the records attached to files are durable.
     "PRAGMA synchronous = NORMAL",
     "CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID",
 )
@@ -284,7 +286,7 @@ def _open(path: Path) -> sqlite3.Connection:
     try:
         return connect(path, _SCHEMA)
     except sqlite3.OperationalError:
-        raise  # The file is intact, but disk space, a permission or file descriptors are missing.
+        raise  # Keep the file. It is intact, but disk space, a permission or descriptors are missing.
     except sqlite3.DatabaseError as error:
         aside = path.with_name(f"{path.name}.damaged")
         log.warning(
@@ -313,7 +315,7 @@ def connect(path: Path, schema: Sequence[str]) -> sqlite3.Connection:
 
 @contextmanager
 def lock_directory(directory: Path) -> Generator[None]:
-    """Lock the directory, so that calls in other processes wait."""
+    """Lock the directory until the context exits. Other threads and processes wait for the lock."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

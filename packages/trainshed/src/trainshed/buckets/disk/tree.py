@@ -75,7 +75,8 @@ def is_absent(error: OSError) -> bool:
 
 @contextmanager
 def directory(base: int, components: tuple[str, ...]) -> Generator[int]:
-    """Open `base/components` as a context. Raises OSError (see `is_absent`)."""
+    """Open `base/components`, yield the file descriptor, and close it afterwards. Raises OSError (see
+    `is_absent`)."""
     fd = open_directory(base, components)
     try:
         yield fd
@@ -168,7 +169,7 @@ def open_file(parent: int, leaf: str) -> tuple[int, os.stat_result]:
 class ObjectFile(Struct, frozen=True):
     """An object's file, open for reading, and its place."""
 
-    #: The file descriptor. The owner of this object closes it.
+    #: The file descriptor. The caller of `find` closes it.
     fd: int
     stat: os.stat_result
     dirs: tuple[str, ...]
@@ -270,7 +271,8 @@ class Walk:
 
     def _members(self, name: str, dirs: tuple[str, ...]) -> Iterator[_Member]:
         """Yield the members of a directory in order. A directory may have hundreds of thousands of members,
-        but a page needs few. Therefore most members are stored as a key only, until they are needed."""
+        but a page needs few. Therefore `_collect` reads only the file names of most members. This method
+        creates a `_Member` when it yields the member."""
         members: dict[bytes, _Member | None] = {}
         with _readable(self._base, dirs) as fd:
             if fd is not None:
@@ -278,7 +280,8 @@ class Walk:
                 with _readable(fd, (SHADOW_DIR,)) as shadows:
                     if shadows is not None:
                         _collect(shadows, members, (SHADOW_DIR,))
-                        # Read again, since a writer may have moved an object back from its shadow place.
+                        # Read the directory again, since a writer may have moved an object back from its
+                        # shadow place in the meantime.
                         _collect(fd, members)
         inside = self.floor.startswith(name.encode())
         floor = self.floor[len(name.encode()) :] if inside else b""
@@ -292,7 +295,8 @@ class Walk:
 
 @contextmanager
 def _readable(base: int, dirs: tuple[str, ...]) -> Generator[int | None]:
-    """Open a directory as a context. Yields None if it does not exist or the service has no access."""
+    """Open a directory, yield its file descriptor, and close it afterwards. Yield None if the directory does
+    not exist or the service has no access."""
     try:
         fd = open_directory(base, dirs)
     except OSError as error:
@@ -320,11 +324,10 @@ def _collect(fd: int, members: dict[bytes, _Member | None], shadow: tuple[str, .
                 continue
             segment = component.removeprefix(ESCAPED)
             if encode_segment(segment) != component or not _is_text(segment):
-                continue  # not a valid object name, or the shadow directory
+                continue  # Skip the shadow directory, and names that are not object names.
             key = segment.encode() + (b"/" if is_directory else b"")
             below = (component,) if is_directory else shadow
-            # If a plain file has the same name as a file in the shadow directory, it is newer and has
-            # priority.
+            # A plain file is newer than a file with the same name in the shadow directory, and has priority.
             if not shadow or not (is_directory or key in members):
                 members[key] = _Member(key, segment, below, component, is_directory)
 

@@ -112,12 +112,13 @@ class BucketsApp:
             await serve(call, self.answer, self.refuse, receive, send_answer)
 
     def call_for(self, request: Request, bucket: str = "") -> Call:
-        """Return the call for a request. `bucket`: the bucket in the host name of a signed URL; "" = none."""
+        """Convert a request to a `Call`. `bucket`: the bucket in the host name of a signed URL; "" = none."""
         raw_path: bytes = request.scope.get("raw_path") or request.path.encode()
         key, path = split_key(raw_path)
         request = request.with_path(path)
         if request.override():
-            # A GET request as the body of a POST request is not supported.
+            # The body contains the query of a GET request. The storage API does not support this form, so
+            # handle the request as an ordinary POST.
             request.scope["method"] = "POST"
         below = b"/%b%b" % (bucket.encode(), path if path != b"/" else b"") if bucket else path
         target, source = parse_target(below), request.headers.get("x-goog-copy-source")
@@ -136,12 +137,13 @@ class BucketsApp:
         )
 
     async def _caller(self, call: Call) -> Caller:
-        """Return the caller of a request. The listener determines where the identity comes from. Raises
-        Unauthenticated, Unavailable."""
+        """Return the caller of a request. The listener that received the request determines which data
+        identify the caller. Raises Unauthenticated, Unavailable."""
         headers = call.request.headers
         if call.is_signed:
             return await self._signer(call)
-        # The URL of an upload session permits only the upload, not reading the object.
+        # The ID of an upload session in the URL identifies the caller, but only for the upload. It does not
+        # authorize reading the object.
         is_upload = call.request.method in {"PUT", "DELETE"} and "upload_id" in call.query
         if call.target.endpoint is Endpoint.XML and is_upload:
             signer = await call.run(
@@ -159,8 +161,9 @@ class BucketsApp:
                 return await self._authenticator.caller(headers.get("authorization"), call.key)
 
     async def _signer(self, call: Call) -> Caller:
-        """Return the account that signed the request's URL. Later calls for the same request do not check the
-        URL's expiry time again. Raises InvalidRequest, NotSupported, Forbidden, Unavailable."""
+        """Return the account that signed the request's URL. The first call for a request verifies the URL's
+        signature and expiry time; later calls do not verify them again. Raises InvalidRequest, NotSupported,
+        Forbidden, Unavailable."""
         if call.signer is None:
             if call.key:
                 raise InvalidRequest(
@@ -174,8 +177,8 @@ class BucketsApp:
                     "path /BUCKET/OBJECT."
                 )
             if call.listener is Listener.REPLICA:
-                # If the bucket does not exist here, it may be a signed URL of Google Cloud Storage. The
-                # replica's endpoint then forwards the request to Google.
+                # Raise NotFound if the bucket does not exist here. The replica's endpoint then forwards the
+                # request to Google, because the URL may be a signed URL of Google Cloud Storage.
                 await call.run(call.store.catalog.get, call.target.bucket)
             request = call.request
             call.signer = self._authenticator.verify(
@@ -188,7 +191,7 @@ class BucketsApp:
     async def _exchange_token(self, call: Call) -> Response:
         body = b"".join([block async for block in call.blocks(limit=_MAX_FORM)])
         if call.key:
-            # A client whose URL contains a valid key needs no token, and receives a placeholder.
+            # A client whose URL contains a valid key needs no token. Return a placeholder to this client.
             await self._authenticator.caller(None, call.key)
             return answer(msgspec.json.encode(token_answer("unused")), kind="application/json")
 
@@ -277,7 +280,7 @@ class BucketsApp:
         return await answer_batch(call, answer_part)
 
     def _part_call(self, call: Call, inner: InnerRequest) -> Call:
-        """Return a part of a batch as a separate call, with the caller and the base URL of the batch."""
+        """Return a request inside a batch as a `Call`, with the caller and the base URL of the batch."""
         own = {name for name, _ in inner.headers} | {b"content-length", b"content-type"}
         kept = [pair for pair in call.request.scope["headers"] if pair[0] not in own]
         scope: Scope = {
@@ -306,7 +309,8 @@ def _fault(call: Call, error: Exception) -> BucketsError:
     what = (call.request.method, call.path)
     match error:
         case NotModified() if call.request.method not in {"GET", "HEAD"}:
-            # `If-None-Match` for the source of a copy is an ordinary precondition.
+            # Only a GET or HEAD may return "not modified". For the source of a copy, `If-None-Match` is an
+            # ordinary precondition.
             return condition_failed()
         case BucketsError():
             return error

@@ -73,7 +73,8 @@ async def bucket(call: Call) -> Response:
 
 
 def _describe_caller(call: Call) -> str:
-    """Return the caller's name for the service's log. The audit log does not contain changes of storage."""
+    """Return the caller's name for the service's log. The service's log shows who changed a bucket, because
+    the audit log does not contain changes of storage."""
     program = call.caller.program
     of_job = f" in a program of job {program.job_uid}" if program is not None else ""
     return f"{call.caller.email}{of_job}"
@@ -165,7 +166,7 @@ def _buckets(
     for name in catalog.names(prefix):
         access = catalog.access(name) if name.encode() > after else None
         if access and (project is None or access.is_shared or access.project == project):
-            with suppress(NotFound):  # Another request may delete the bucket at any time.
+            with suppress(NotFound):  # Omit a bucket that another request has deleted.
                 yield catalog.get(name)
 
 

@@ -39,7 +39,7 @@ GUARDS: Final = (
 """Headers of every response. Programs create the objects, and the console may use the same port. These
 headers prevent browsers from running an object's content as a page of that port (XSS)."""
 _MAX_JSON = 1 << 20
-_GZIP = zlib.MAX_WBITS | 16  # with gzip's header and checksum
+_GZIP = zlib.MAX_WBITS | 16  # zlib then expects gzip's header and checksum
 _CONDITIONS: Final = {
     "x-goog-if-generation-match": "ifGenerationMatch",
     "x-goog-if-metageneration-match": "ifMetagenerationMatch",
@@ -80,7 +80,8 @@ class Call:
         self.store = store
         self.sessions = sessions
         self._pool = pool
-        # The authorization header identifies the caller only at the TCP port, and only without a key.
+        # Ignore the authorization header if the URL contains a key, and at all listeners other than the TCP
+        # port. It identifies the caller only at that port.
         header = (
             None if key or listener is not Listener.PORT else request.headers.get("authorization")
         )
@@ -88,7 +89,7 @@ class Call:
         self.query = request.query
         self.listener = listener
         self.key = key
-        #: Set before a handler sees the call.
+        #: The caller. The app sets it before a handler receives the call.
         self.caller = UNKNOWN
         #: Whether the request has the form of a signed URL. `signer` is set after the signature was verified.
         self.is_signed = is_signed(request.parameters)

@@ -57,7 +57,8 @@ def _answer(call: Call, opened: Opened) -> Response:
         content = call.decompress(_content(call, opened, 0, record.size))
     else:
         sent, etag = call.request.headers, headers["ETag"]
-        # Without this check, the client would combine parts of different generations.
+        # Ignore the range if `If-Range` contains another ETag. Otherwise the client would combine parts of
+        # different generations.
         is_other = sent.get("if-range", etag).strip('"') != etag
         span = _range("" if is_other else sent.get("range", ""), record.size)
         if span is not None:

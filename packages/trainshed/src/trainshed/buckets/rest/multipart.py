@@ -55,7 +55,7 @@ class MultipartReader:
         self._delimiter = b""
         self._newline = b"\r\n"
         self._buffer = bytearray()
-        #: Set after the first byte of the content has arrived.
+        #: The part of the body before the content. None until it has arrived completely.
         self.head: Head | None = None
 
     def feed(self, block: bytes) -> bytes:

@@ -55,7 +55,7 @@ async def collection(call: Call) -> Response:
     answer: dict[str, Any] = {"kind": "storage#objects"}
     if call.flag("softDeleted"):
         await call.run(call.store.catalog.get, call.target.bucket)
-        return json_answer(answer)  # This service has no soft deletion.
+        return json_answer(answer)  # An empty list: this service has no soft deletion.
     listing = call.store.bucket_store(call.target.bucket).list
     if query.match_glob:
         loop = asyncio.get_running_loop()
@@ -81,7 +81,7 @@ async def item(call: Call) -> Response:
     match call.request.method:
         case "GET" | "HEAD":
             if call.flag("softDeleted"):
-                raise no_such_object(bucket, name)  # This service has no soft deletion.
+                raise no_such_object(bucket, name)  # This service keeps no soft-deleted objects.
             if call.query.get("alt") == "media":
                 return await download(call)
             record = await call.run(objects.read_record, call.ref(), hash_limit=_HASH_LIMIT)

@@ -102,7 +102,8 @@ async def _commit(
     content_type: str,
     sums: Checksums,
 ) -> Response:
-    """Commit the content as an object. `sums`: additional checksums from the client."""
+    """Commit the content as an object. `sums`: the client's checksums in addition to those in `resource` and
+    in `X-Goog-Hash`."""
     record = await call.run(
         call.store.bucket_store(call.target.bucket).commit,
         call.ref(name),
@@ -148,7 +149,7 @@ async def continue_upload(call: Call) -> Response:
     session = await call.run(call.sessions.resume, call.target.bucket, upload_id)
     if isinstance(session, CommittedUpload):
         async for _ in call.blocks():
-            pass  # The client repeated the last chunk after the object was stored.
+            pass  # Discard the repeated last chunk, because the object is already stored.
         return _object_response(call, session.spec, session.record)
     try:
         return await _receive(call, session)

@@ -36,7 +36,7 @@ from trainshed.buckets.errors import BucketsError, NoSuchUpload, Unavailable
 from trainshed.buckets.port import ALWAYS, Conditions, Draft, ObjectRecord, ObjectRef
 from trainshed.replica.system import durable
 
-# The limit of the public service: a session expires after a week.
+# A session expires after a week, as in the public service.
 LIFETIME_NS = 7 * 24 * 3600 * 1_000_000_000
 _EXPIRY_INTERVAL_NS = 3600 * 1_000_000_000
 _MAX_DIGESTS = 256
@@ -145,8 +145,9 @@ class UploadSessions:
                     self.drop(directory)
 
     def release(self, writer: "UploadWriter") -> None:
-        """End a request's access to a session. The checksum state is kept for the next request."""
-        # Do not hold the lock here: a commit in progress holds the writer's lock and may need this lock.
+        """End a request's access to a session. The checksum state is kept for the session's next request."""
+        # Do not hold `self._lock` here, because `close` waits for the writer's lock. A commit in progress
+        # holds the writer's lock and may need `self._lock`.
         digest = writer.close()
         with self._lock:
             if self._writers.get(writer.upload_id) is writer:
@@ -168,7 +169,8 @@ class UploadSessions:
             with suppress(FileNotFoundError):
                 encoded = (directory / "session.json").read_bytes()
                 spec = msgspec.json.decode(encoded, type=UploadSpec)
-                # The request has permissions only for the bucket in its own URL (confused deputy).
+                # Accept only a session of the bucket in the request's URL: the request has permissions for no
+                # other bucket (confused deputy).
                 if spec.bucket == bucket:
                     return directory, spec
         raise _unknown_session(upload_id)
@@ -181,8 +183,9 @@ class UploadSessions:
         record = msgspec.json.decode(encoded, type=ObjectRecord)
         data = directory / "data"
         if data.exists():
-            # The record was written, but a crash may have occurred before the rename of the data. For a
-            # creation, the data may already be linked but not unlinked.
+            # A crash may have occurred between the writing of the record and the rename of the data. If the
+            # object has the record's generation, the commit succeeded: a creation links the file `data` to
+            # the object's name, and then removes the name `data`.
             try:
                 stored = ObjectRef(spec.bucket, spec.name)
                 current = self._store.bucket_store(spec.bucket).read_record(stored, hash_limit=0)
@@ -218,7 +221,8 @@ class UploadWriter:
         return self._staged.digest.size if self._staged is not None else 0
 
     def open(self, digest: Digest | None) -> None:
-        """Open the data file. Hash the existing bytes, unless `digest` is a state of the same size."""
+        """Open the data file. `digest`: the checksum state of an earlier request. If it does not cover all
+        existing bytes, they are hashed again."""
         path = self._directory / "data"
         with self._lock:
             if self._is_closed:
@@ -289,7 +293,8 @@ class UploadWriter:
         return record
 
     def close(self) -> Digest | None:
-        """Close the data file. Return the checksum state, or None if another request has the session."""
+        """Close the data file and return the checksum state. Return None if the object was committed, or if
+        another request has taken over the session."""
         with self._lock:
             self._is_closed = True
             staged, self._staged = self._staged, None

@@ -142,7 +142,7 @@ def error_view(error: BucketsError) -> dict[str, Any]:
         detail["locationType"], detail["location"] = error.location
     view: dict[str, Any] = {"code": error.status, "message": error.message, "errors": [detail]}
     if isinstance(error, NotSupported):
-        # Include the status in the form of this service's other APIs.
+        # Include the name of the status, as in errors of this service's other APIs.
         view["status"] = "UNIMPLEMENTED"
     return {"error": view}
 
@@ -174,7 +174,7 @@ def editable_fields(resource: Mapping[str, Any]) -> dict[str, str]:
 
 def _in_utc(text: str) -> str:
     try:
-        # A time without an offset is interpreted in this machine's time zone.
+        # Interpret a time without an offset in this machine's time zone.
         return datetime.fromisoformat(text).astimezone(UTC).isoformat().replace("+00:00", "Z")
     except (ValueError, OverflowError):
         raise InvalidRequest(

@@ -108,7 +108,8 @@ def _operation(call: Call) -> list[str]:
     """Return the method (COPY for a PUT that copies), and the sorted names of significant parameters."""
     method = "COPY" if call.target.to_bucket else call.request.method
     ignored = _IGNORED
-    if method in ("GET", "HEAD"):  # Clients that read add other parameters with values.
+    if method in ("GET", "HEAD"):
+        # Ignore all other parameters with values, because clients add such parameters to reads.
         ignored = ignored | (
             {n for n, value in call.query.items() if value} - _SIGNIFICANT_PARAMETERS
         )
@@ -127,7 +128,8 @@ async def _list(call: Call) -> Response:
     )
     if not query.page_token:
         marker, start_after = parameters.get("marker", ""), parameters.get("start-after", "")
-        # A marker that is a common prefix stands for all names below it. NUL never occurs in a name.
+        # If the marker is a common prefix, continue after all names below it. Otherwise continue after the
+        # marker itself: the name plus a NUL byte is the next possible name, because names contain no NUL.
         is_prefix = common_prefix(marker, query) == marker
         floor = after_prefix(marker) if is_prefix else (start_after or marker).encode() + b"\0"
         query = replace(query, page_token=encode_token(floor))
@@ -208,8 +210,8 @@ async def _initiate(call: Call) -> Response:
 
 
 async def _start(call: Call) -> Response:
-    """Start a resumable upload. If the request used a signed URL, the URL in the response authorizes the
-    rest of the upload."""
+    """Start a resumable upload. If the client used a signed URL, the upload URL in the response also
+    authorizes the rest of the upload."""
     if call.request.headers.get("x-goog-resumable") != "start":
         raise _unsupported_error(call)
     bucket, name = call.target.bucket, call.target.object
@@ -258,8 +260,8 @@ async def _complete(call: Call) -> Response:
 
 def _parts(body: bytes) -> "list[Part]":
     if b"<!" in body or b"\0" in body:
-        # No client sends a declaration, and entities could expand without limit (XXE, entity expansion). A
-        # NUL byte indicates UTF-16, which could hide a declaration.
+        # Reject declarations. No client sends them, and their entities could expand without limit (XXE,
+        # entity expansion). Also reject NUL bytes: they indicate UTF-16, which could hide a declaration.
         raise InvalidRequest("The XML list of parts contains a declaration (<!…>). Remove it.")
     from xml.etree import ElementTree  # Imported here, because few clients upload in parts.
 
@@ -270,7 +272,7 @@ def _parts(body: bytes) -> "list[Part]":
         ElementTree.ParseError,
         ValueError,
         LookupError,
-    ) as error:  # LookupError means an unknown encoding.
+    ) as error:  # LookupError: the encoding is unknown.
         raise InvalidRequest(f"The list of parts cannot be read: {error}. Correct it.") from error
 
 
@@ -399,7 +401,8 @@ def complete(
 
 
 def _file_of(present: Mapping[str, str], part: Part) -> str:
-    """Return the file name of a part. `present`: the existing file names by name and by stem."""
+    """Return the file name of an uploaded part. `present`: the file name of each uploaded part, by the
+    complete name and by its beginning without the MD5."""
     name = present.get(_stem(part.number) + (part.etag or "").strip().strip('"'))
     if name is None:
         raise InvalidRequest(
