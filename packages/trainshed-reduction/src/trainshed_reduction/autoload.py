@@ -37,6 +37,6 @@ def autoload() -> None:
             process.reports().add_note(
                 "off", "native all-reduce is used: TRAINSHED_REDUCTION is off"
             )
-    except Exception:  # The failure cannot be reported to the service.
-        with contextlib.suppress(Exception):  # There may be no standard error.
+    except Exception:  # The report to the service failed, so use standard error.
+        with contextlib.suppress(Exception):  # Ignore failures: standard error may not exist.
             sys.stderr.write("trainshed reduction: {}\n".format(fault or "off"))

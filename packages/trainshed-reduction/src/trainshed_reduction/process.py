@@ -58,7 +58,7 @@ class Reports:
                 file.write(text)
             os.replace(own, self._path)
         except OSError:
-            return False  # The program must not fail if the disk is full.
+            return False  # Do not raise: the program must not fail if the disk is full.
         return True
 
 
@@ -76,7 +76,7 @@ def log(text: str) -> None:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
-        return  # Standard error does not exist or is closed.
+        return  # Drop the line: standard error does not exist or is closed.
 
 
 @functools.lru_cache(maxsize=None)

@@ -86,7 +86,8 @@ class Admission:
             )
 
     async def _delete_workload(self, where: str, name: str) -> None:
-        """Delete the workload of an attempt without Pods, unless a Pod is requested again soon."""
+        """Delete the workload of an attempt that has no Pods. Does nothing if the attempt requests a Pod
+        within `_QUOTA_KEEP_SECONDS`."""
         path = f"{self._collections[where].path}/{name}"
         await asyncio.sleep(_QUOTA_KEEP_SECONDS)
         while not self._is_wanted(name):

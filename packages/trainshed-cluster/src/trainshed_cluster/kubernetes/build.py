@@ -35,8 +35,9 @@ signal.signal(signal.SIGALRM,lambda *_:(os.write(2,b'received no document\\n'),o
 signal.alarm({_DOCUMENT_TIMEOUT})
 {READ}
 """
-"""Code for `python -c` that executes the parcel of `Bootstrap`. It handles SIGALRM itself, because the kernel
-ignores a signal to process 1 that has no handler."""
+"""Code for `python -c` that reads and executes an agent's input (`Bootstrap.parcel`). It exits if no input
+arrives within `_DOCUMENT_TIMEOUT`. It handles SIGALRM itself, because the kernel ignores a signal to process
+1 that has no handler."""
 
 
 def new_engine(context: EngineContext) -> RemoteEngine:

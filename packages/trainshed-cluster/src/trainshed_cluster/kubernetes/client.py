@@ -43,8 +43,8 @@ _INPUT_TIMEOUT = 30.0
 _CHUNK_SIZE = 1 << 17
 """Maximum bytes of one message to a container."""
 _TRANSPORT_ERRORS = (httpx2.HTTPError, OSError, ConfigError)
-"""Exceptions of a request that received no response. ConfigError occurs if credentials are missing at the
-moment."""
+"""Exceptions that end a request without a response from the API. ConfigError occurs if credentials are
+missing at the moment."""
 
 
 class ApiFailure(Exception):
@@ -104,7 +104,8 @@ class ApiClient:
             ) from failure
         #: URL of the API server, for messages.
         self.server: str = config.cluster.server
-        #: Namespace of the context, or None.
+        #: Namespace of the kubeconfig's current context, or of the service's own Pod; None = no namespace is
+        #: set.
         self.namespace: str | None = config.namespace or None
 
     async def close(self) -> None:
@@ -269,7 +270,8 @@ def _decode(answer: bytes, kind: Any) -> Any:
 
 def _error_of(answer: httpx2.Response) -> ApiFailure | ClusterUnavailable:
     try:
-        # The content of a rejected WebSocket request was not read, and is no longer available.
+        # The content of a rejected WebSocket request was not read, and is no longer available. Continue
+        # without the content.
         content = answer.content
     except httpx2.ResponseNotRead:
         content = b""

@@ -119,8 +119,8 @@ class KubernetesCluster:
         try:
             await self._start_watches(client)
         except BaseException:
-            # `start` may be called again. The next call must not run at the same time as the watches of this
-            # call.
+            # End the watches of this call. The next call of `start` starts new watches, and must not run at
+            # the same time as these.
             await self._end_watches()
             raise
 
@@ -283,7 +283,8 @@ class KubernetesCluster:
         """Do nothing, because the Pod of an allocation ends together with its agent."""
 
     async def wait_durable(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
-        return ()  # A Pod ends with its agent, and the API stores every change that it has confirmed.
+        # Do not wait: the API has stored every change that it has confirmed, and a Pod ends with its agent.
+        return ()
 
     async def release(self, name: AllocationName) -> None:
         self._own.forget_end(name)
@@ -446,7 +447,8 @@ class KubernetesCluster:
                     raise ClusterUnavailable(f"{name}: {failure}") from failure
             known = self._own.pods.get(name)
             if is_new and (name in self._own.ends or name in self._own.vanished):
-                # The watch reported the Pod's end before the API confirmed the Pod's creation.
+                # The watch reported the Pod's end before the API confirmed the Pod's creation. Do not record
+                # the Pod again.
                 return pod
             if known is None or known.metadata.uid != pod.metadata.uid:
                 self._pod_changed(pod, gone=False)
@@ -474,7 +476,7 @@ class KubernetesCluster:
         does not respond."""
         uid = pod.metadata.uid
         if uid in self._own.deleted_uids:
-            return  # The deletion was already requested. The kubelet needs some time to complete it.
+            return  # Do not repeat the request for deletion, because the kubelet needs some time.
         if not pod.is_leaving:
             self._own.deleted_uids.add(uid)
         try:
@@ -524,7 +526,8 @@ class KubernetesCluster:
     async def _list_pods(self, client: ApiClient) -> None:
         """List the Pods of the whole cluster and watch them, because other users' Pods also use resources of
         nodes. If the account may not list them, list only the Pods in the namespaces of jobs."""
-        # An earlier call may have left Pods here that no longer exist.
+        # An earlier call may have left Pods in these collections that no longer exist, so clear the
+        # collections.
         self._pods.clear()
         self._own.pods.clear()
         self._own.waiting_uids.clear()

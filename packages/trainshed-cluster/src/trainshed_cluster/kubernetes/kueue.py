@@ -64,8 +64,8 @@ def replacement_delay(
     others = [
         pod
         for held, pod in pods.items()
-        # Kueue counts Pods until they end. Pods of lost nodes are included, although their programs have
-        # ended by their leases.
+        # Kueue counts every Pod that has not ended. This includes Pods of lost nodes, although the programs
+        # in them have ended because their leases have expired.
         if held != allocation and group(held) == group(allocation) and pod.status.phase not in ENDED
     ]
     if len(others) < need.gang_size:

@@ -259,7 +259,8 @@ def _container(
         ],
     }
     if not need.image:
-        # A program in a job's own image starts in the image's working directory. Other programs start here.
+        # A program in a job's own image starts in the image's working directory. All other programs start in
+        # `DIRECTORY`.
         container["workingDir"] = DIRECTORY
     return container
 
@@ -301,7 +302,8 @@ def _init_container(
         "name": name,
         "image": settings.image,
         "command": [PYTHON, "-I", "-S", "-c", escape(script), path],
-        # Kubernetes reserves the larger of these amounts and the main container's, so these are small.
+        # For each Pod, Kubernetes reserves the larger of two amounts: the init container's and the main
+        # container's. These amounts are small, so that the main container's amounts decide.
         "resources": {"requests": amounts, "limits": amounts},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -322,7 +324,8 @@ def _volume_name(number: int) -> str:
 
 
 def _subdirectory(path: str) -> str:
-    """Return the directory inside a persistent cache that stores the files of another directory, `path`."""
+    """Return the name of a subdirectory of a persistent cache. It stores the content that Pods see at `path`,
+    which is a directory outside the cache."""
     return f"beside-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
 
@@ -350,8 +353,12 @@ def _volumes(
 def _further_volumes(
     settings: KubernetesSettings, beside: Sequence[str]
 ) -> Iterable[Mapping[str, Any]]:
-    """Return the volumes of the further directories. They persist if the cache does. An exception are Pods
-    without root rights: the kubelet creates hostPath directories that only root can write."""
+    """Return the volumes of the further directories. If the cache is in a volume claim, there are none,
+    because the claim's volume also stores these directories.
+
+    The volumes persist if the cache does and Pods run as root. Without root rights, they are deleted together
+    with the Pod, because the kubelet creates hostPath directories that only root can write.
+    """
     if settings.cache_claim:
         return
     is_persistent = settings.cache and settings.run_as == 0

@@ -167,11 +167,12 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def is_over(self) -> bool:
         if self.is_leaving and self.spec.scheduling_gates:
-            # The Pod never runs. Its object may still exist, because the controller that set the gates has
-            # not released it.
+            # The Pod was deleted before it was scheduled, so it never runs. Its object may exist until the
+            # controller that set the gates releases the Pod.
             return True
         if any(known.reason == "DeletionByPodGC" for known in self.status.conditions or ()):
-            # Kubernetes set the phase "Failed" because the node was deleted, without a report from the node.
+            # Kubernetes set the phase "Failed" because the node was deleted. The phase does not prove that
+            # the container has ended, because the node has not reported it. Ignore the phase.
             return self.termination is not None
         return self.status.phase in ENDED or self.termination is not None
 
@@ -185,8 +186,7 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def termination(self) -> Terminated | None:
-        """How the Pod's container ended, or an init container that failed. None = no such container has
-        ended."""
+        """The end of the Pod's container, or of an init container that failed. None = neither has ended."""
         before = (status.state.terminated for status in self._before)
         failed = (ended for ended in before if ended and ended.exit_code)
         own = (status.state.terminated for status in self._statuses if status.state.terminated)
@@ -309,7 +309,7 @@ class ApiGroup(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """One page of a list."""
+    """One page of the API's response to a request for a list."""
 
     metadata: Metadata
     items: tuple[T, ...]
@@ -342,5 +342,5 @@ class Status(msgspec.Struct, frozen=True):
 class WatchEvent(msgspec.Struct, frozen=True):
     #: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR.
     type: str
-    #: The object, or a `Status`.
+    #: The changed or deleted object; for ERROR, a `Status`.
     object: msgspec.Raw

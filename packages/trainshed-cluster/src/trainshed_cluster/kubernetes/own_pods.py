@@ -50,7 +50,7 @@ class OwnPods:
         if known is not None and manifests.predecessor_count(known) > manifests.predecessor_count(
             pod
         ):
-            return  # A newer Pod of the allocation is known. This one has ended or will end.
+            return  # Ignore an older Pod of the allocation. It has ended or will end.
         if not pod.is_over and not pod.is_running:
             self.waiting_uids.add(pod.metadata.uid)
         self.vanished.pop(name, None)

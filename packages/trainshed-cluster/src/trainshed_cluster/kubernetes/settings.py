@@ -34,7 +34,7 @@ _Selector = dict[_Key, _Value]
 
 
 class Toleration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A toleration, in the format of a Pod's: jobs may run on nodes with the matching taint."""
+    """Allows jobs to run on nodes with a matching taint. The format is that of a toleration in a Pod."""
 
     #: "" = every key.
     key: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_./-]{0,317}$")] = ""
@@ -47,15 +47,15 @@ class Accelerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An entry of `[engines.kubernetes.accelerators]`: how the cluster identifies the devices of one public
     accelerator type."""
 
-    #: Resource name of their device plugin.
+    #: Name of the resource by which Pods request these devices. The devices' plugin defines it.
     resource: _Resource = "nvidia.com/gpu"
     #: Labels of the nodes with these devices; {} = all nodes with the resource.
     node_selector: _Selector = {}
 
 
 class MachineRoute(MachineSelector, frozen=True, forbid_unknown_fields=True):
-    """An entry of `[[engines.kubernetes.machines]]`: the options of Pods for some machine types. None = the
-    value in `[engines.kubernetes]`."""
+    """An entry of `[[engines.kubernetes.machines]]`: the options of Pods for some machine types. A field that
+    is None has its value from `[engines.kubernetes]`."""
 
     node_selector: _Selector | None = None
     tolerations: Annotated[list[Toleration], msgspec.Meta(max_length=50)] | None = None
@@ -129,7 +129,7 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     @property
     def cache_claim(self) -> str | None:
-        """Return the name of the cache's volume claim, or None."""
+        """Return the name of the cache's volume claim; None = the cache is not in a volume claim."""
         kind, _, name = (self.cache or "").partition(":")
         return name if kind == "claim" else None
 

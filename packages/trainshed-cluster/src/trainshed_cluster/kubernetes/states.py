@@ -176,7 +176,7 @@ def delay(pod: Pod) -> Delay | None:
     if unscheduled := pod.scheduling_failure:
         word = unscheduled.reason or "Unschedulable"
         if word == "SchedulingGated":
-            return None  # Another controller set the gates, and reports the reason itself.
+            return None  # Report no delay here: the controller that set the gates reports it.
         message = _shorten(unscheduled.message) or "the scheduler has not reported a reason"
         return Delay(
             WaitReason.CLUSTER,

@@ -54,7 +54,7 @@ class WatchedCollection(Generic[Item]):
             self._put(item)
 
     async def follow(self) -> None:
-        """Follow all changes after the last list. Never returns."""
+        """Follow all changes since the last call of `list`. Never returns."""
         pause = _MIN_RETRY_INTERVAL
         while True:
             try:

@@ -135,7 +135,7 @@ class Agent:
         #: Tasks that execute the service's orders, from all connections.
         self._orders = Crew()
         self._cache = _cache(document)
-        #: The agent currently belongs to no attempt, and waits for another one.
+        #: The agent currently belongs to no attempt. It waits until an attempt adopts it.
         self._is_resting = False
         #: The reason why no program can run here; None = programs can run.
         self._failure: str | None = None
@@ -174,7 +174,8 @@ class Agent:
                     break
                 await asyncio.wait([exit_waiter], timeout=left)
             self._is_ending = True
-            # If the service requested the exit, it does not need the report that this agent is ending.
+            # If the service requested the exit, do not report that this agent is ending. The service already
+            # knows it.
             if not self._exit_requested.is_set():
                 self._pending_news.add(None, messages.Ending())
             grace = remaining_grace(self._lease.until, _now())
@@ -238,7 +239,7 @@ class Agent:
             raise ChannelClosed(f"unexpected first message: {type(welcome).__name__}")
         if self._is_resting:
             # The service recorded that an attempt adopts this agent, but was killed before this agent
-            # received the order.
+            # received the order. Exit, because this agent does not know the attempt.
             self._exit_requested.set()
             raise ChannelClosed("the adoption of this agent was interrupted")
         self._lease.restart(sent_at)
@@ -264,7 +265,8 @@ class Agent:
         finally:
             sending.cancel()
             beating.cancel()
-            # Orders may take longer than the lease. They continue without the connection.
+            # Wait only for the tasks that use this connection. Orders continue without the connection,
+            # because they may take longer than the lease.
             await asyncio.gather(sending, beating, return_exceptions=True)
 
     async def _send_beats(self, connection: Connection) -> None:
@@ -286,7 +288,7 @@ class Agent:
                 turn = self._turn
                 async with self._send_lock:
                     if turn != self._turn:
-                        continue  # This news belongs to an earlier attempt.
+                        continue  # Skip this news, which belongs to an earlier attempt.
                     if replica is not None:
                         changes = self._sender.changes(replica)
                         while (part := await asyncio.to_thread(next, changes, None)) is not None:
@@ -326,7 +328,8 @@ class Agent:
         engine, uid, attempt = self._engine, self._job_uid, self._attempt
         match order:
             case messages.Allocate(requests=requests):
-                # The local engine has only one node.
+                # Replace the cluster's name of this node, because the local engine has only the node
+                # THIS_NODE.
                 here = [replace(request, node=THIS_NODE) for request in requests]
                 return messages.Slots(order.number, await engine.allocate(uid, attempt, here))
             case messages.Provide(content=content):

@@ -57,7 +57,8 @@ class AgentHandle:
         self.failure: str | None = None
         #: Paths of the content units (such as environments) that the agent may fetch from the service.
         self.granted: set[str] = set()
-        #: The addresses of the gang's replicas that the agent received last; None = unknown.
+        #: The addresses of all replicas of the gang, as the service last sent them to the agent; None =
+        #: unknown.
         self.hosts: Hosts | None = None
         #: The agent can no longer connect, because its credential is revoked.
         self.is_gone = False
@@ -77,7 +78,7 @@ class AgentHandle:
         self.has_timed_out = False
         #: The service is starting the agent on the cluster.
         self.is_starting = False
-        #: The agent belongs to no attempt, and waits for another one.
+        #: The agent belongs to no attempt. It waits until an attempt adopts it.
         self.is_idle = False
         #: The agent has reported that it is ending. It starts no more programs.
         self.is_ending = False

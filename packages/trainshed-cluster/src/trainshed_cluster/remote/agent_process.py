@@ -103,7 +103,9 @@ def _is_locked(directory: Path) -> bool:
     try:
         handle = os.open(directory, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
     except OSError:
-        return True  # The path was just removed, belongs to another user, or is not a directory.
+        # Return True, so that the caller ignores the path. The path was just removed, belongs to another
+        # user, or is not a directory.
+        return True
     try:
         return not durable.try_lock(handle)
     finally:
@@ -161,7 +163,7 @@ def main(zygote: int, connection: socket.socket) -> None:
         is_lease_expired = asyncio.run(_serve(document, own, ZygoteHandle(zygote, connection)))
     finally:
         remove([own])
-        # Slurm's step created this file on the node, for the error output.
+        # Slurm's step created a file on the node for the error output. Remove the file if it is empty.
         with contextlib.suppress(OSError):
             errors = Path("/proc/self/fd/2").readlink()
             if errors.is_file() and not errors.stat().st_size:

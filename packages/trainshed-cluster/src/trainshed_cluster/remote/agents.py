@@ -55,8 +55,8 @@ log = logging.getLogger(__name__)
 _CHECK_INTERVAL = 0.5
 """Seconds between two checks for disconnected agents."""
 _REPORT_MARGIN = 1.0
-"""A query of the cluster shows the end of a disconnected agent only if it started at least this many seconds
-after the agent's disconnection."""
+"""Minimum seconds between an agent's disconnection and the start of a query of the cluster. Results of
+earlier queries do not show whether the agent has ended."""
 _END_TIMEOUT = 30.0
 """Maximum seconds to wait until the cluster reports why an allocation ended."""
 _LOAD_TIMEOUT = 10.0
@@ -497,7 +497,7 @@ class Agents:
         async with self.attempts.lock(gang.key):
             if self._gang(agent) is not gang:
                 self.give_up(agent)
-                return  # The attempt was released in the meantime.
+                return  # Nothing to record: the attempt was released in the meantime.
             record, lost = gang.record, list[ReplicaSlot]()
             for before in gang.replica_slots_of(agent):
                 after = gang.fire(before, SlotTrigger.AGENT_LOST, cause=end.why, loss=end.loss)

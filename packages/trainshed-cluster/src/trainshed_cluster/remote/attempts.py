@@ -74,8 +74,8 @@ class Attempts:
         return gang, replica_slot
 
     async def write(self, gang: Gang, record: GangRecord) -> None:
-        """Store a record of a gang and make it the current one. Raises EngineUnavailable if it cannot be
-        stored."""
+        """Store a record of a gang, and make it the gang's current record. Raises EngineUnavailable if it
+        cannot be stored."""
         # If the caller is cancelled, the write continues. The next write of this record waits until this one
         # has finished.
         writing = joined(self._write_after(self._writing.get(gang.key), record))

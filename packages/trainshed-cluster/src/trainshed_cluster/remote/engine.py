@@ -251,8 +251,10 @@ class RemoteEngine(NoTerminals):
         await self._slots.stop_preparing(gang)
         async with self._attempts.lock(gang.key):
             if self._attempts.gangs.get(gang.key) is not gang:
-                return  # A concurrent call has released the attempt.
-            # Delete the record first: agents that have shut down cannot report the ends of programs again.
+                # Do nothing: a concurrent call has released the attempt.
+                return
+            # Delete the record before the agents shut down. A record without agents would be useless: no
+            # agent could report the ends of programs again.
             await self._attempts.delete(gang)
             try:
                 await self._slots.idle.retire(gang)
@@ -270,18 +272,19 @@ class RemoteEngine(NoTerminals):
         await agent.call(messages.WriteLog(replica=replica, lines=tuple(lines)))
 
     async def readmit(self, node: str) -> None:
-        """See `engines.port.KeepsQuarantine`."""
+        """Release a node from quarantine before its time (`engines.port.KeepsQuarantine`)."""
         self._nodes.readmit(node)
 
     @property
     def read_image(self) -> Callable[[str], Image] | None:
-        """See `engines.port.BringsImages`."""
+        """The function that reads the configuration of a job's container image; None = the cluster does not
+        pull jobs' images (`engines.port.BringsImages`)."""
         return self._options.read_image
 
     @property
     def memory_beside(self) -> int:
-        """See `engines.port.TakesMemory`: returns the memory of an agent. In the worst case, each agent
-        serves only one replica."""
+        """Maximum memory of the engine's own processes per replica, in bytes (`engines.port.TakesMemory`). It
+        is the memory of one agent, because in the worst case each agent serves only one replica."""
         return AGENT_MEMORY
 
     async def open_terminal(
@@ -308,7 +311,7 @@ class RemoteEngine(NoTerminals):
         except BaseException as failure:
             opened.cancel()
             if not opened.cancelled() and opened.exception() is None:
-                opened.result().close()  # The stream was opened despite the failure.
+                opened.result().close()  # Close the stream, which was opened despite the failure.
             if isinstance(failure, EngineUnavailable | OSError):
                 raise TerminalRefused(
                     f"cannot open a shell in the replica now: {failure}"
@@ -384,8 +387,9 @@ class RemoteEngine(NoTerminals):
                 raise outcome
 
     def _adapt_plans(self, gang: Gang, plans: Sequence[LaunchPlan]) -> list[LaunchPlan]:
-        """Return the plans without references to directories that do not exist on the nodes or for another
-        user. Raises LaunchRejected if a program cannot run there."""
+        """Return copies of the plans, for the nodes and the user of the gang. The copies have no references
+        to directories that do not exist on the nodes or that this user cannot access. Raises LaunchRejected
+        if a program cannot run on the nodes as this user."""
         user = gang.record.owner.user
         if user and any(plan.software.image for plan in plans):
             # The files of an image must not be readable for other users, because an image may contain setuid

@@ -63,7 +63,7 @@ class GangRecord(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
         return next(slots, None)
 
     def with_replica_slot(self, replica_slot: ReplicaSlot) -> "GangRecord":
-        """Return a copy of the record in which this replica slot replaces the earlier one."""
+        """Return a copy of the record in which `replica_slot` replaces the slot of the same replica."""
         same = replica_slot.replica
         slots = (replica_slot if old.replica == same else old for old in self.replica_slots)
         return replace(self, replica_slots=tuple(slots))
@@ -136,8 +136,8 @@ class Gang(Struct):
         return [index for index in self.record.needs if index in missing]
 
     def replica_slots_of(self, agent: AgentHandle) -> Iterator[ReplicaSlot]:
-        """Yield the slots of the replicas that an agent serves. Yields nothing if another agent has replaced
-        it."""
+        """Yield the slots of the replicas that an agent serves. Yields nothing if a newer agent has replaced
+        this agent."""
         key = agent_key(agent.allocation_index, agent.node)
         if self.agents.get(key) is agent:
             yield from (slot for slot in self.record.replica_slots if slot.agent_key == key)

@@ -44,7 +44,8 @@ def new_record(
     )
     for need, replicas in wanted:
         for index, earlier in () if apart else needs.items():
-            # The needs of one node are in different allocations if its replicas have different routes.
+            # An allocation contains each node only once. If the replicas on a node have different routes, the
+            # node's needs are therefore in different allocations.
             is_new_node = need.node not in {other.node for other in earlier}
             if is_new_node and need == replace(earlier[0], node=need.node):
                 needs[index] = (*earlier, need)

@@ -157,7 +157,8 @@ class ClusterPlacement(Placement):
         allocation = await self._cluster.acquire(name, needs, avoid=avoid)
         is_known = set(allocation.nodes) <= {need.node for need in needs}
         if len(allocation.nodes) < len(needs) and not is_known:
-            # The cluster removed a node from the allocation before the service recorded the nodes.
+            # The cluster removed a node from the allocation before the service recorded the nodes. Release
+            # the remaining nodes, so that the service requests all nodes again.
             await self._cluster.release(name)
             raise ClusterUnavailable(
                 f"{name}: the cluster removed a node; the service requests all nodes again"

@@ -91,7 +91,7 @@ class ReplicaSlot(msgspec.Struct, frozen=True, rename={"allocation_index": "part
     lost: int = 0
     #: Why the incarnation `lost` was lost; None = none was lost.
     cause: str | None = None
-    #: The kind of that loss.
+    #: The kind of loss of the incarnation `lost`.
     loss: Cause = Cause.LOST
     #: Number of the incarnation that had ended before its agent was shut down, so that no agent can report
     #: its end again; 0 = none.

@@ -1,5 +1,5 @@
 """Wraps a cluster that may be unavailable when the service starts. Until the cluster responds, the wrapper
-sends it no requests. It then reports a single node that is GONE, with the reason."""
+forwards no calls to it, and reports a single node that is GONE, with the reason."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,8 @@ _RETRY_INTERVAL = 5.0
 
 
 class RetryingCluster:
-    """A `Cluster` that forwards calls to another one. `kind`: name of that cluster in messages."""
+    """A `Cluster` that forwards calls to the wrapped cluster, after that cluster has responded once. `kind`:
+    name of the wrapped cluster in messages."""
 
     def __init__(self, cluster: Cluster, kind: str) -> None:
         self._cluster = cluster

@@ -48,12 +48,12 @@ _CHECK_INTERVAL = 5.0
 _CONTENT_REPORT_DELAY = 2.0
 """Seconds after which a transfer of content to nodes is reported as the reason for a job's delay."""
 _MAX_NODE_NAMES = 3
-"""Maximum number of nodes that such a report lists."""
+"""Maximum number of nodes that the report of a slow transfer lists."""
 
 
 class SlotAllocator:
-    """Allocates the slots of gangs. If a caller stops to wait, the preparation of its slots continues, and
-    the next call of `prepare` waits for it."""
+    """Allocates the slots of gangs. If a caller stops waiting, the preparation of the gang's slots continues.
+    The next call of `prepare` waits for the same preparation."""
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents

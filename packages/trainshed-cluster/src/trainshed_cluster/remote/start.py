@@ -40,8 +40,8 @@ def _fork_zygote() -> tuple[int, socket.socket]:
             ours.close()
             # Programs inherit the score. If the memory of the allocation runs out, the kernel should kill a
             # program and not the agent. The agent's death would end all programs without a reported reason.
-            # Some systems have no such scores.
-            with contextlib.suppress(OSError):  # Some systems have no such scores.
+            # Ignore failures, because some systems have no such scores.
+            with contextlib.suppress(OSError):
                 Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
             from trainshed.replica import zygote
 

@@ -261,7 +261,7 @@ async def _write(process: Process, stdin: bytes) -> None:
 
 
 def _kill_second_srun(process: Process) -> None:
-    """Kill the second process of srun. If it survived the first process, it would end the step."""
+    """Kill the child process of an srun process. Otherwise the child may survive srun and end the step."""
     for children in Path(f"/proc/{process.pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in children.read_text().split():

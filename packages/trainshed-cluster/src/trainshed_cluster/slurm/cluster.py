@@ -236,7 +236,8 @@ class SlurmCluster:
         return cause_of_end(last)
 
     async def pending_end(self, name: AllocationName) -> AllocationEnd | None:
-        return None  # Slurm kills agents together with their programs, so agents report no ends.
+        # The cause is not needed: Slurm kills agents together with their programs, so agents report no ends.
+        return None
 
     async def require_reachable(self, name: AllocationName) -> None:
         await self._granted_job(name)
@@ -298,7 +299,8 @@ class SlurmCluster:
         conf = self._settings.conf
         return (
             *(("env", f"SLURM_CONF={conf}") if conf else ()),
-            # If scancel is not in this process's PATH, it may still be in the operator's PATH.
+            # Do not search this process's PATH for scancel, because only the operator's PATH may contain
+            # scancel.
             str(Path(self._settings.commands or "") / scancel),
             *options,
         )

@@ -108,8 +108,8 @@ _RELEASE_SCRIPT = (_HERE / "release.sh").read_text("utf-8")
 
 def release_command(commands: str) -> tuple[str, ...]:
     """Return the command that an agent executes to release its allocation. The command first waits until no
-    other agent of the allocation runs. `commands`: directory on the nodes that contains Slurm's commands,
-    which is searched in addition to the PATH."""
+    other agent of the allocation runs. `commands`: directory on the nodes with Slurm's commands. The command
+    searches this directory in addition to the PATH."""
     return ("/bin/sh", "-c", _RELEASE_SCRIPT, "trainshed-give-back", commands)
 
 

@@ -167,7 +167,7 @@ async def _default_account(
     try:
         return (await client.run(commands.show_default_account(name))).strip()
     except ClusterUnavailable:
-        return ""  # sacctmgr failed, because the cluster does not use accounting.
+        return ""  # Without accounting, sacctmgr fails, and users have no accounts.
 
 
 class _RequiredPath(Struct, frozen=True):

@@ -108,7 +108,7 @@ class Pending(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """A running step."""
+    """A running step of a Slurm job, for example the step of an agent."""
 
     job: int
     name: str

@@ -77,8 +77,8 @@ _Accounts = dict[_Project, _Account]
 
 
 class MachineRoute(MachineSelector, frozen=True, forbid_unknown_fields=True):
-    """An entry of `[[engines.slurm.machines]]`: the options of jobs for some machine types. None = the value
-    in `[engines.slurm]`."""
+    """An entry of `[[engines.slurm.machines]]`: the options of jobs for some machine types. A field that is
+    None has its value from `[engines.slurm]`."""
 
     partition: _Word | None = None
     account: _Word | None = None

@@ -97,7 +97,7 @@ class Communicator:
         assert self._formation is not None
         return self._formation.describe()
 
-    # ---- the thread
+    # ---- executed by the communicator's thread
 
     def _run(self) -> None:
         try:

@@ -80,7 +80,7 @@ class Connection:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    # ---- the thread
+    # ---- executed by the connection's thread
 
     def _run(self) -> None:
         try:

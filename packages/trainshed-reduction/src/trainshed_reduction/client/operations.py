@@ -12,7 +12,8 @@ from trainshed_reduction.wire import DType, Reduction
 if TYPE_CHECKING:
     _Future = futures.Future[None]
 else:
-    _Future = futures.Future  # Future is not generic in Python 3.8.
+    # At run time, use the plain class, because Future is not generic in Python 3.8.
+    _Future = futures.Future
 
 
 class ReductionFailed(RuntimeError):
@@ -74,7 +75,7 @@ class OperationQueue:
         self._open = False
         self._failure: Optional[ReductionFailed] = None
 
-    # ---- callers
+    # ---- called in the threads of callers
 
     def await_open(self) -> None:
         """Wait until the group is formed. Raises ReductionFailed if it cannot be formed."""
@@ -100,7 +101,7 @@ class OperationQueue:
         self.closing = True
         self.wake()
 
-    # ---- the communicator's thread
+    # ---- called in the communicator's thread
 
     def open(self) -> None:
         with self._changed:

@@ -102,8 +102,8 @@ class RunningGroup:
         self._dial = formation.dial
         self._lanes = lanes = formation.lanes
         self._losses = LossDetector(settings.wait_seconds, settings.absent_seconds, membership.log)
-        # Include the round-trip time of this rank's own connections. The credit may therefore differ between
-        # ranks.
+        # Use the longest round-trip time of this rank's own connections to compute the credit. The credit may
+        # therefore differ between ranks.
         sockets = [lane.connection.socket for lane in self._lanes if lane.connection]
         delay = max(
             (round_trip(connection) for connection in sockets if connection is not None),
@@ -169,7 +169,8 @@ class RunningGroup:
                 connection = lane.connection.socket
                 assert connection is not None
                 self._transfer.detach(lane.index)
-                with contextlib.suppress(OSError):  # The connection may already be broken.
+                # Ignore errors, because the connection may already be broken.
+                with contextlib.suppress(OSError):
                     connection.settimeout(_LAST_FRAME_TIMEOUT)
                     connection.sendall(frame)
 

@@ -104,7 +104,7 @@ def _find() -> Tuple[Optional[Library], str]:
             path = place / file
             if path.exists():
                 return Library(path), ""
-    except Exception as error:  # Which exceptions occur depends on the platform.
+    except Exception as error:  # Catch all exceptions, because their types depend on the platform.
         return None, f"{path} cannot be loaded: {error}"
     return None, file + " was not built. Run python -m trainshed_reduction.native with a C compiler"
 

@@ -118,7 +118,7 @@ class Node:
     def shutdown(self) -> None:
         for made in self._made.values():
             made.shutdown()
-        # The threads of gloo end when the last reference to it is dropped. Until then they may hold tensors,
-        # even after `wait`. If such a thread released a tensor while the interpreter exits, the process would
-        # abort (pytorch/pytorch#179291).
+        # Drop the last references to the local groups, so that the threads of gloo end. Until then, these
+        # threads may hold tensors, even after `wait`. If one of the threads released a tensor while the
+        # interpreter exits, the process would abort (pytorch/pytorch#179291).
         self._made.clear()

@@ -260,7 +260,7 @@ class Pipeline:
             job.fail(error)
         self._receiver.put(functools.partial(self._finish, job, flat, part))
         if self._node is not None and self._node.is_one_at_a_time:
-            job.exception()  # Wait until the job has ended.
+            job.exception()  # Start the next job only after this job has ended.
 
     def _issue(self, job: _Job, piece: Slice) -> Optional[Operation]:
         """Issue the all-reduce of a slice, and return it; None = the whole operation has failed."""

@@ -252,7 +252,7 @@ class Session:
             process.report("mode", text)
         return True
 
-    # ---- the steps
+    # ---- the three steps (see the docstring of this module)
 
     def _plan(self, board: StoreBoard) -> Optional[str]:
         """Agree with the other ranks on the settings and the nodes. Return the reason why the reducers cannot

@@ -26,7 +26,7 @@ class UsageRecord:
         #: Short descriptions of the groups that cannot use reducers, such as "1 rank".
         self.unserved: Set[str] = set()
         #: Whether the ranks of a group agreed to use the native backend, because a rank could not use
-        #: reducers. The reason was reported then.
+        #: reducers. The session reported the reason when the ranks agreed.
         self.is_refused = False
         #: Bytes of the largest all-reduce of a kind that reducers support, even if it was too small for them;
         #: -1 = there was none.

@@ -169,7 +169,8 @@ class Callbacks:
         try:
             threading.Thread(target=task, name=_THREAD, daemon=True).start()
         except RuntimeError:
-            # The limit of threads is reached, or the interpreter is exiting (since Python 3.12).
+            # No thread can be started: the limit of threads is reached, or the interpreter is exiting (since
+            # Python 3.12). Run the callback in this thread instead.
             task()
 
     def close(self) -> None:

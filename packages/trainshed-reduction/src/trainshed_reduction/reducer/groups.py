@@ -198,7 +198,7 @@ class Group:
         position, ordinal = self._state(member)
         if self._rows is not None:
             self._rows.leave(member.rank)
-        if not self.members:  # The group has ended. A new group may have the same name.
+        if not self.members:  # The group has ended. Clear its state for a new group of that name.
             self._parted.clear()
             self._stop()
             return effects

@@ -43,7 +43,7 @@ not raise exceptions.
 MAX_UNAUTHENTICATED = 64
 """Maximum number of connections whose peers have not proved yet that they know the token."""
 _BUSY_HANDSHAKE_TIMEOUT = 1.0
-"""Maximum seconds of a handshake while there are `MAX_UNAUTHENTICATED` such connections."""
+"""Maximum seconds of a handshake while the number of unauthenticated connections is `MAX_UNAUTHENTICATED`."""
 _ACCEPT_RETRY_INTERVAL = 0.5
 """Seconds before the next `accept` after the system reported an error."""
 _SECOND = 1.0
@@ -69,7 +69,8 @@ class Peer:
 
 class Server:
     """Serves all groups on one lane of the reducer, in one thread. The first server also accepts the
-    connections of all lanes. It passes authenticated ones to the server of their lane."""
+    connections of all lanes. It passes each authenticated connection to the server of the connection's lane.
+    """
 
     def __init__(
         self, listener: Optional[socket.socket], token: bytes, *, library: Library, outlet: Outlet
@@ -156,7 +157,7 @@ class Server:
         self._wake_receiver.close()
         self._wake_sender.close()
 
-    # ---- time
+    # ---- time limits and regular tasks
 
     def _wait_time(self) -> Optional[float]:
         """Return the seconds until the next action is due; None = no action is due."""
@@ -269,11 +270,11 @@ class Server:
     def _handle(self, event: Event) -> List[Effect]:
         peer = self._peers.get(event.lane)
         if peer is None:
-            return []  # An earlier event has already closed the connection.
+            return []  # Ignore events of a connection that is already closed.
         if isinstance(event, Lost):
             return self._drop(peer)
         if peer in self._leaving:
-            return []  # An earlier event has already ended the connection.
+            return []  # Ignore events of a connection that only sends its last message.
         try:
             if isinstance(event, ProtocolViolation):
                 raise Malformed(wire.VIOLATION)

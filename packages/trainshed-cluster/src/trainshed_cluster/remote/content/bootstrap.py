@@ -26,7 +26,8 @@ LIBRARIES = ("msgspec", "trainshed_cluster", "trainshed_reduction")
 _EXCLUDED_DIRECTORY = "__pycache__"
 _EXCLUDED_SUFFIXES = (".pyi",)
 READ = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.read(8),16)))"
-"""Code for `python -c` that reads a parcel from standard input and executes its loader."""
+"""Code for `python -c` that reads an agent's input (`Bootstrap.parcel`) from standard input and executes the
+loader in it."""
 _TIME = 315532800
 """Modification time of all files in the archive. It is constant, so that the same code always yields the same
 archive."""
@@ -89,7 +90,8 @@ class Bootstrap:
         return self.python, "-I", "-S", "-c", self.script, "trainshed-agent"
 
     def parcel(self, document: bytes) -> bytes:
-        """Return the data for the standard input of the process."""
+        """Return the data for the standard input of an agent's process: the loader, a header, the document
+        and the agent's code."""
         header = json.dumps(
             {
                 "digest": self.code.digest,

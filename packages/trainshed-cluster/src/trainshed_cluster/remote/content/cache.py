@@ -91,10 +91,11 @@ class NodeCache:
                 f"{self._node} did not receive {unit.path}: {_in_words(failure)}"
             ) from failure
         finally:
-            # If this task is cancelled, the thread that reads the stream then reaches its end.
+            # If this task is cancelled, a thread may still read the stream. Close the stream, so that the
+            # thread ends.
             stream.close()
 
-    # --- in threads ---
+    # --- methods that run in threads ---
 
     def _ensure_unit(self, unit: Unit, stream: "_Stream") -> int:
         if (handle := self._units.lease(unit)) is not None:

@@ -102,11 +102,11 @@ class Library:
                     await _send(unit_path, writer)
             await writer.drain()
         except (ConnectionError, TimeoutError):
-            writer.transport.abort()  # The agent has ended or hangs. It may retry.
+            writer.transport.abort()  # Send no more data: the agent has ended or hangs. It may retry.
         finally:
             writer.close()
 
-    # --- in threads ---
+    # --- methods that run in threads ---
 
     def _manifest(self, paths: Collection[str]) -> Manifest:
         units: dict[str, Unit] = {}
@@ -133,7 +133,8 @@ class Library:
                 if mentioned_unit is not None:
                     waiting.append(str(mentioned_unit.path))
                 elif (Path(other) / "os.py").is_file():
-                    outside.add(other)  # This is the standard library of the machine's own Python.
+                    # Do not send the standard library of the machine's own Python.
+                    outside.add(other)
         return Manifest(tuple(units.values()), tuple(sorted(outside)))
 
     def _prefixes(self) -> list[Path]:

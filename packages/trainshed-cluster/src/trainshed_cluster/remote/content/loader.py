@@ -42,7 +42,8 @@ def load(stream: "IO[bytes]") -> None:
         agent = __import__(header["module"], fromlist=["main"])
     except ImportError as failure:
         _give_up("%s cannot load the agent's code: %s" % (sys.executable, failure))
-    # The script that started this process may have set an alarm, which would have ended it without input.
+    # Cancel the alarm, which the script that started this process may have set to end a process without
+    # input.
     signal.alarm(0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     _replace_stdin(document)

@@ -67,9 +67,9 @@ class NodeUnits:
             return False
 
     def lease(self, unit: Unit, *, any_digest: bool = False) -> int | None:
-        """Return a file descriptor that protects the unit from removal until it is closed. None = the unit is
-        being removed, or must be fetched first. `any_digest`: whether to accept a unit whose content is
-        outdated."""
+        """Return a file descriptor that protects the unit from removal. The protection ends when the caller
+        closes the descriptor. None = the unit is being removed, or must be fetched first. `any_digest`:
+        whether to accept a unit whose content is outdated."""
         record = self.record(unit.path)
         if record is None:
             if not self.is_finished(unit):

@@ -70,12 +70,12 @@ def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
         for entry in entries:
             path = f"{directory}/{entry.name}" if directory else entry.name
             if path == BUILT:
-                continue  # Each machine writes this file itself.
+                continue  # Skip the file `BUILT`, which each machine writes itself.
             try:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 if _BYTECODE in path:
-                    continue  # It was a temporary file of bytecode that was being written.
+                    continue  # Skip a temporary file of bytecode, which no longer exists.
                 raise
             if stat.S_ISDIR(status.st_mode):
                 below.append(path)
@@ -263,7 +263,7 @@ def main() -> None:
         pack(root, sys.stdout.buffer, without_sites=WITHOUT_SITES in sys.argv[2:])
         sys.stdout.flush()
     except BrokenPipeError:
-        os._exit(1)  # The receiver has disconnected.
+        os._exit(1)  # Exit without a message: the receiver has disconnected.
     except OSError as failure:
         sys.stderr.write(f"cannot send {root}: {failure}\n")
         sys.stderr.flush()
