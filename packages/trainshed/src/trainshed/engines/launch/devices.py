@@ -129,7 +129,7 @@ def _parts(nvml: Any, whole: Any) -> Iterator[tuple[Any, Part]]:
     with contextlib.suppress(nvml.NVMLError):  # This GPU cannot be divided, so it has no parts.
         if nvml.nvmlDeviceGetMigMode(whole)[0] == nvml.NVML_DEVICE_MIG_ENABLE:
             for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(whole)):
-                with contextlib.suppress(nvml.NVMLError):  # The GPU has no part with this index.
+                with contextlib.suppress(nvml.NVMLError):  # Skip an index without a part.
                     handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, place)
                     gpu = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
                     yield (
@@ -211,7 +211,7 @@ class DeviceEdits(Struct, frozen=True):
 
     #: Device files in /dev, in addition to the harmless devices that all programs have.
     devices: tuple[str, ...] = ()
-    #: (source, target, read-only).
+    #: Mounts, each as (source, target, whether it is read-only).
     mounts: tuple[Mount, ...] = ()
     #: Environment variables that override those of the job.
     environ: dict[str, str] = field(default_factory=dict[str, str])
@@ -272,10 +272,11 @@ def device_edits(
     """Return the changes for one replica. Reads the file system, changes nothing.
 
     Args:
-        words: `Slot.devices` of its slot.
+        words: `Slot.devices` of the replica's slot.
         devices: All GPUs of the machine.
-        private: Its /dev contains only the listed files, so that it cannot open other replicas' GPUs.
-        image: Its root file system is not the machine's.
+        private: Whether the replica's /dev contains only the returned device files, so that the replica
+            cannot open other replicas' GPUs.
+        image: Whether the replica runs in a container image, without the machine's root file system.
     """
     by_word = {device.word: device for device in devices}
     own = [by_word[word] for word in (words or "").split(",") if word in by_word]
@@ -357,8 +358,8 @@ def _files_in(root: Path, places: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _select_driver_files(root: Path, libraries: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the libraries that have the version of libcuda, by name and real file. Libraries of other
-    versions only have similar names."""
+    """Return (name, real path) of each library whose version is that of libcuda. Other libraries may have
+    similar names, but are not from the driver."""
     files = {name: _resolve(root, path) for name, path in sorted(libraries.items())}
     version = files.get("libcuda.so.1", "").partition(".so.")[2]
     return [

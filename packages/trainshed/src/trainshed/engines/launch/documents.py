@@ -450,7 +450,8 @@ def _storage_variables(place: str) -> dict[str, str]:
     endpoint = f"http://{place}"
     return {
         "STORAGE_EMULATOR_HOST": endpoint,
-        # Otherwise gcsfs calls the Storage Control service over gRPC for each bucket. It does not exist here.
+        # Without this variable, gcsfs calls the Storage Control service over gRPC for each bucket. Trainshed
+        # does not have that service.
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{endpoint}/storage/v1/",
         # The endpoint provides Application Default Credentials: it acts as the metadata server of a machine
@@ -516,7 +517,7 @@ def _slot_variables(
     path = [f"{python}/bin", *plan.software.path, chosen.get("PATH", SANE_PATH)]
     # A private /tmp keeps paths short: paths of Unix sockets are limited to about 100 characters.
     if plan.software.template:
-        environ["VIRTUAL_ENV"] = python  # Needed by `uv pip`.
+        environ["VIRTUAL_ENV"] = python  # `uv pip` installs into this environment.
     return environ | {
         "HOME": chosen.get("HOME", home),
         "TMPDIR": chosen.get("TMPDIR", "/tmp" if namespaced else f"{files}/{program.TEMPORARY}"),

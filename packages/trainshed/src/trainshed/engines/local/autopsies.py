@@ -90,7 +90,8 @@ class Autopsies:
         self._open: Counter[Key] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Crew()
-        #: Held while the disk usage of one autopsy is measured: other tasks need the same thread pool.
+        #: Held while one autopsy's disk usage is measured. Only one measurement runs at a time, because other
+        #: tasks need threads of the same pool.
         self._measuring = asyncio.Lock()
 
     async def start(self) -> None:

@@ -183,7 +183,7 @@ class LocalEngine:
             if plan.incarnation > slot_handle.incarnation:
                 starting.append(plan)
             else:
-                begun.append((plan, ()))  # The program already runs, and has its secrets.
+                begun.append((plan, ()))  # The program already runs and has its secrets.
         await self.launch_revealed([*begun, *await reveal_secrets(starting, self._options.secrets)])
 
     async def launch_revealed(self, shown: Sequence[Revealed]) -> None:
@@ -250,7 +250,8 @@ class LocalEngine:
         if slot_handle is None or slot_handle.incarnation != incarnation:
             return
         if not slot_handle.inject(fault):
-            # Without this error, the caller would consider the fault injected. The service does not retry it.
+            # Without this error, the caller would consider the fault injected. The service does not retry the
+            # injection.
             raise EngineUnavailable(f"the shim of {replica} does not respond; try again")
 
     async def write_hosts(

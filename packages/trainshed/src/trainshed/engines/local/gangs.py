@@ -31,7 +31,8 @@ _ADDRESSES = 1 << 22
 """Number of addresses in 127.64.0.0/10, loopback addresses that no other software uses."""
 
 _FIRST_SHARED_PORT, _SHARED_PORTS = 20000, 12000
-"""These ports are below the kernel's range of ephemeral ports."""
+"""First port and number of ports for replicas that share the machine's address. The kernel's range of
+ephemeral ports starts above these ports."""
 
 _FIRST_USER = 0x70000000
 _USER_RANGES = 4000
@@ -60,7 +61,8 @@ class Gangs:
         self._kept = kept
         #: Identifier that distinguishes this service from other services on the machine.
         self._identity = identity
-        #: Arguments of each new `SlotHandle`, like `unclear`.
+        #: Functions that are passed to each new `SlotHandle`, which calls them with its events or when its
+        #: state must be determined.
         self._emit = emit
         self._unclear = unclear
         self._gangs: dict[tuple[JobUid, int], dict[ReplicaId, SlotHandle]] = {}

@@ -30,7 +30,8 @@ class Options(SharedPaths, frozen=True):
     #: The machine's address, if other machines reach its replicas there on separate ports. None = replicas
     #: have loopback addresses.
     address: str | None = None
-    #: The machine's hosts file, if one gang has the whole machine. None = other software also uses it.
+    #: The machine's hosts file, for the engine to write. Set only if one gang has the whole machine; None =
+    #: other software also uses the file.
     hosts_file: Path | None = None
     #: Resolves the secrets that plans refer to; None = plans may not refer to secrets.
     secrets: SecretSource | None = None

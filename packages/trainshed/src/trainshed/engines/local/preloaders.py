@@ -149,7 +149,7 @@ class Preloaders:
                 made.is_ready = made.refusal is None
             if made.is_ready:
                 log.info("preloader %s: %s", process.pid, made.modules)
-                await reader.read()  # The preloader sends nothing more until it exits.
+                await reader.read()  # Wait for its exit: the preloader sends nothing more.
         except TimeoutError:
             made.refusal = f"its frameworks were not imported within {_IMPORT_TIMEOUT:g} s"
         finally:

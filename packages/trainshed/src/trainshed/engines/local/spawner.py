@@ -67,7 +67,7 @@ class ZygoteHandle:
                     await asyncio.get_running_loop().sock_sendall(self.connection, rest)
             except BaseException:
                 if sent:
-                    self.kill()  # After half a line, the stream is useless.
+                    self.kill()  # The zygote has received a part of a line, and would misread later requests.
                 raise
 
     def kill(self) -> None:
@@ -80,7 +80,7 @@ class ZygoteHandle:
         """Close the zygote without blocking the event loop. `at_once`: kill it first."""
         if at_once or self._turn.locked():
             self.kill()
-        # Wait for the turn, so that no other task is sending a request while the connection is closed.
+        # Close the connection only when no other task is sending a request on it.
         async with self._turn:
             await asyncio.to_thread(self.close)
 

@@ -10,7 +10,7 @@ from trainshed.eventloop.background import begin, in_turns
 from trainshed.replica.system import trees
 
 _SWEEP_DELAY = 5.0
-"""Seconds between the first request and the sweep."""
+"""Seconds between the first call of `schedule` and the sweep."""
 _BATCH_SIZE = 500
 """Maximum number of directories that one process deletes."""
 

@@ -65,7 +65,8 @@ class LocalTerminal:
             greeting, self._greeting = self._greeting, b""
             return greeting
         while not self._closed:
-            # Check this before the read. Then the read returns all output that was written before the exit.
+            # Check for the shell's exit before the read. If the shell has exited, the read returns its last
+            # output, and an empty result is the end.
             over = self._over
             try:
                 data = os.read(self._handle, _CHUNK)
@@ -76,7 +77,7 @@ class LocalTerminal:
                 await self._wait(readable=True)
                 continue
             except OSError:
-                data = b""  # An empty read reports the terminal's end.
+                data = b""  # The streams have ended: return an empty result.
             if not data:
                 # The exit status arrives shortly before or after the end of the streams.
                 with contextlib.suppress(TimeoutError):
@@ -107,7 +108,7 @@ class LocalTerminal:
     def resize(self, rows: int, columns: int) -> None:
         if self._is_terminal and not self._closed:
             size = struct.pack("HHHH", rows, columns, 0, 0)
-            with contextlib.suppress(OSError):  # The shell has exited.
+            with contextlib.suppress(OSError):  # The shell has exited: no resize.
                 fcntl.ioctl(self._handle, termios.TIOCSWINSZ, size)
 
     def close(self) -> None:

@@ -232,11 +232,12 @@ class Conversation:
         return length != messages.UNTIL_END and not _closes(answer, request)
 
     def _respond(self, answer: bytes) -> bool:
-        """Send a response that the endpoint itself creates. It ends the connection."""
+        """Send a response that the endpoint itself creates. Return False: the client may not send another
+        request."""
         try:
             self._client.sendall(answer)
         except OSError:
-            pass  # The client has disconnected.
+            pass  # The client has disconnected and needs no response.
         return False
 
 
@@ -315,7 +316,8 @@ class Request:
         # Older clients request the discovery documents of all APIs from one host.
         is_discovery = self.host == HOSTS[1] and self.path.startswith(_DISCOVERY)
         is_also_googles = bool(_SHARED_WITH_GOOGLE.match(self.host))
-        #: Whether the service's APIs answer the request. Otherwise the bucket process does.
+        #: Whether the service's APIs answer the request, unless the request `is_for_google`. If this is
+        #: false, the bucket process or the real host answers.
         self.is_api = is_discovery or is_also_googles or bool(_API.match(self.host))
         #: Whether only the real host may answer: the request is about tables, secrets or accounts that are
         #: not stored in this service.

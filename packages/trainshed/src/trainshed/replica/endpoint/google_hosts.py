@@ -38,7 +38,7 @@ class GoogleHosts:
         self._proxy = proxy
         #: File of trusted authorities; None = the system's.
         self._trust = trust
-        #: Addresses that replace the name resolution of hosts.
+        #: Addresses of hosts, by the host's name. For all other hosts, the machine resolves the name.
         self._hosts = hosts or {}
         self._context: ssl.SSLContext | None = None
         self._away: dict[str, float] = {}
@@ -55,7 +55,7 @@ class GoogleHosts:
             except (OSError, ValueError, http.client.HTTPException):
                 pass  # The host counts as unreachable.
 
-        # Runs in a thread, because name resolution has no timeout.
+        # Connect in another thread, because name resolution has no timeout: after `_TIMEOUT`, stop waiting.
         reaching = threading.Thread(target=reach, daemon=True)
         reaching.start()
         reaching.join(_TIMEOUT)
@@ -89,7 +89,8 @@ class GoogleHosts:
             made = ssl.create_default_context(cafile=self._trust or None)
             usual = ssl.get_default_verify_paths()
             if not (self._trust or usual.cafile or usual.capath):
-                # The interpreter was built for another system and searches for certificates at other paths.
+                # The interpreter was built for another system, and finds no certificates at its own paths. So
+                # load the certificates from the paths of Linux distributions.
                 for path in filter(os.path.exists, roots.PLACES):
                     made.load_verify_locations(path)
             made.set_alpn_protocols(["http/1.1"])

@@ -61,14 +61,14 @@ _LAST_TIMEOUT = 5.0
 
 
 def forward(client: ssl.SSLSocket, server: socket.socket | None) -> None:
-    """Forward bytes in both directions until one side hangs up and the other has received its last bytes.
-    Then close both connections. Blocks, with at most one chunk per direction in memory. `server`: None if the
-    server is unreachable."""
+    """Forward bytes in both directions until the client or the server hangs up, and forward the last bytes
+    that it sent. Then close both connections. Blocks, with at most one chunk per direction in memory.
+    `server`: None if the server is unreachable."""
     try:
         if server is not None:
             _Stream(client, server).run()
     except OSError:
-        pass  # The client or the server has disconnected.
+        pass  # The client or the server has disconnected, so forwarding ends.
     finally:
         client.close()
         if server is not None:
@@ -100,8 +100,8 @@ class _Stream:
             connection.sendall(data)
 
     def _wait(self) -> None:
-        """Wait until bytes can be forwarded. A side is read only after the other has accepted all earlier
-        bytes."""
+        """Wait until bytes can be forwarded. Data from one side is read only after the other side has
+        accepted all earlier data."""
         ready = select.poll()
         for connection, coming, going in (
             (self._client, self._inwards, self._outwards),

@@ -58,10 +58,11 @@ class Head:
         return int(lengths[0])
 
     def correct_length(self) -> int:
-        """Correct a request with several lengths, which prevents request smuggling; return the length (see
-        `length`). Raises NotHttp.
+        """Remove contradictory headers about the request's length, which prevents request smuggling. Return
+        the length (see `length`). Raises NotHttp.
 
-        `Transfer-Encoding: identity` is meaningless, and `Content-Length` together with `chunked` is wrong.
+        If the body is chunked, `Content-Length` is removed. Otherwise `Transfer-Encoding` is removed: clients
+        send the value `identity`, which is meaningless.
         """
         length = self.length(0)
         self.drop(b"content-length" if length == CHUNKED else b"transfer-encoding")
@@ -144,11 +145,11 @@ def hang_up(connection: ssl.SSLSocket) -> None:
         try:
             connection.unwrap()
         except (OSError, ValueError):
-            pass  # The client continued to send, or had disconnected before.
+            pass  # Ignored: the client continued to send, or had disconnected before.
         socket.socket.shutdown(connection, socket.SHUT_WR)
         while time.monotonic() < deadline and socket.socket.recv(connection, 1 << 16):
             pass
     except OSError:
-        pass  # The client has disconnected.
+        pass  # The client has disconnected, so no more input arrives.
     finally:
         connection.close()

@@ -30,7 +30,7 @@ class Peers:
             # The client's socket has the same two addresses in reverse order.
             own, other = connection.getpeername(), connection.getsockname()
         except OSError:
-            # The client has already disconnected.
+            # The client has already disconnected, so its process does not matter.
             return False
         # The kernel lists sockets in pieces, and may omit an entry that moves to an earlier piece. So search
         # the list twice.
@@ -86,5 +86,5 @@ def _has_open(process: int, link: str) -> bool:
             except OSError:
                 continue
     except OSError:
-        pass  # The process has exited, or belongs to another user.
+        pass  # The process has exited, or belongs to another user. In both cases, it does not count.
     return False

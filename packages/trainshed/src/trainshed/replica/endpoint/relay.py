@@ -22,14 +22,15 @@ from trainshed.replica.system import kernel, loop, processes, unix_sockets
 if TYPE_CHECKING:
     import threading
 
-    # Imported by the relay process when necessary: Python's threads and TLS would slow down each fork of a
-    # shim.
+    # The relay process imports these modules only when it needs them: Python's threads and TLS would slow
+    # down each fork of a shim.
     from trainshed.replica.endpoint import google_hosts, interception
 
 _RETRY_INTERVAL = 0.2
-"""Seconds before the next attempt after a lack of file descriptors or memory."""
+"""Seconds before the relay accepts connections again after a lack of file descriptors or memory."""
 _BIND_TIMEOUT = 1.0
-"""Seconds within which the kernel frees the port of a killed incarnation."""
+"""How long to retry a bind to a port that is in use, in seconds. The kernel may free the port of a killed
+incarnation late."""
 _CHUNK = 256 << 10
 """Maximum bytes in memory for one side of a connection."""
 _MAX_THREADS = 2048
@@ -71,7 +72,7 @@ class Endpoint:
         #: The part that runs in the relay process.
         self._relay = Relay(network, self._listeners, peers, proxy)
         self._network = network
-        #: The connection to the bucket process that reports a notice; None if there is no notice.
+        #: A connection to the bucket process, through which a notice is reported. None if there is no notice.
         self._notice: "socket.socket | None" = None
         self._loop = events
         #: The relay's process ID; None while no relay runs.
@@ -173,13 +174,14 @@ class Relay:
         try:
             connection = self._listeners[handle].accept()[0]
         except (BlockingIOError, ConnectionAbortedError):
-            return  # The client has already disconnected.
+            return  # The client has already disconnected: wait for the next one.
         except OSError:
             # No file descriptor or memory is free. Clients wait in the queue until the next attempt.
             time.sleep(_RETRY_INTERVAL)
             return
         if self._peers is not None and not self._peers.belongs(connection):
-            # The client belongs to another replica or user. It would act with this replica's identity.
+            # Reject the client, because it belongs to another replica or user. It would act with this
+            # replica's identity.
             connection.close()
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

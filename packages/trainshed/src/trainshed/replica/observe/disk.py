@@ -37,7 +37,7 @@ LOG_GOES_ON_TEXT = (
 )
 
 _FIRST = 1.0
-"""Seconds from the start to the first measurement. The value is low, for short programs."""
+"""Seconds from the start to the first measurement. It is low, to measure short programs too."""
 _MOMENT = 0.002
 """Maximum duration of one step of a measurement in seconds. The program's output waits during the step."""
 _LAST_MOMENT = 0.02
@@ -71,7 +71,7 @@ class Disk:
         end: Callable[[], None] | None = None,
         free_space: Callable[[str], tuple[int, int]] | None = None,
     ) -> None:
-        """The constructor opens no file."""
+        """`files`: directory of all files that the program may write. Each measurement opens it."""
         #: Size of the replica's files at the last complete measurement, in bytes; 0 = not measured yet.
         self.used = 0
         #: Directory of all files that the program may write.

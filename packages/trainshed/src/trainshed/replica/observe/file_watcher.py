@@ -125,8 +125,8 @@ def _content(handle: int) -> bytes:
         if not stat.S_ISREG(before.st_mode):
             raise Unreadable("it is not a regular file; write it as a regular file")
         if before.st_nlink > 1:
-            # The file's other name may belong to a file that the program itself may not read, so do not read
-            # the file for the program.
+            # The file has a second name, a hard link. The program may have linked a file that it may not
+            # read, so this process must not read the file for the program.
             raise Unreadable("it has another name elsewhere (a hard link); write the file itself")
         skipped = max(0, before.st_size - _MAX_BYTES)
         data = os.pread(handle, before.st_size - skipped, skipped)

@@ -74,8 +74,8 @@ def reopen(path: str) -> tuple[Appender, list[bytes]]:
     """Open a file of lines to append to it; return it with its last lines. The first of these lines may be
     incomplete.
 
-    The file need not exist. An incomplete last line, which no reader has used, is removed. Syncing the file
-    also makes a new file's name durable (`journal.append`). Raises OSError.
+    The file need not exist. An incomplete last line, which no reader has used, is removed. `journal.append`
+    explains why syncing a new file also makes its name durable. Raises OSError.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     # Callers need only the last lines, and a restart must not wait until megabytes are read.

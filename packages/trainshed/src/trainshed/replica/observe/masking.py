@@ -91,15 +91,16 @@ def _forms(text: str) -> set[bytes]:
 
 
 def _percent_encode(data: bytes, kept: bytes) -> str:
-    """Percent-encode bytes as in a URL (importing `urllib.parse` would slow down every fork of a shim)."""
+    """Percent-encode bytes as in a URL, except for unreserved characters and the bytes in `kept`. Used
+    because importing `urllib.parse` would slow down every fork of a shim."""
     return "".join(
         [chr(byte) if byte in _UNRESERVED or byte in kept else "%%%02X" % byte for byte in data]
     )
 
 
 def _in_base64(data: bytes) -> set[str]:
-    """Return the texts that occur in every base64 encoding of these bytes. There is one for each of the three
-    possible offsets, with and without further bytes after them, and in both alphabets."""
+    """Return the texts that occur in every base64 encoding of data that contains these bytes. The texts
+    differ by the offset of the bytes (three cases), by the end of the data, and by the alphabet."""
     import binascii  # Imported late: an early import would delay every start.
 
     forms: set[str] = set()

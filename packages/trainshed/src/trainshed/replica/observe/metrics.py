@@ -76,7 +76,8 @@ class Metrics:
             try:
                 entry = json.loads(line.decode("utf-8"))
             except ValueError:
-                # The first line may be incomplete, and a power failure may leave incomplete lines elsewhere.
+                # Skip incomplete lines. The first line may be incomplete because only the file's end was
+                # read. Other lines may be incomplete after a power failure.
                 continue
             for tag, value in entry.get("values", {}).items():
                 self._store((tag, entry["step"]), (entry["at"], value))
@@ -136,7 +137,7 @@ class Metrics:
                 report = Report(line)
             except NoMetric:
                 if number == len(lines) and not last:
-                    break  # The program has not finished the line yet.
+                    break  # The program has not finished the line yet, so read it later.
                 shown = json.dumps(line[:MAX_SHOWN].decode("utf-8", "replace"))
                 self._notice(
                     "{}",
@@ -163,8 +164,9 @@ class Metrics:
         for tag, value in report.values.items():
             before = self._values.get((tag, report.step))
             if before is not None:
-                # A newer measurement may have replaced one of an earlier incarnation. A measurement of this
-                # incarnation replaces others, even if its time is lower.
+                # Skip a repeated value. In an earlier incarnation's file, also skip a report that is not
+                # newer than the stored one. Otherwise the report replaces the stored one, even if the
+                # report's own time is earlier.
                 if before[1] == value or (left_by and at <= before[0]):
                     continue
                 at = max(at, before[0] + 1)

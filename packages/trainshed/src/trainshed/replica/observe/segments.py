@@ -43,7 +43,7 @@ now = time.time_ns
 class Segments:
     """Writes a log. A log directory has one writer at a time. The writer continues an existing log, after
     removing an incomplete last line. `mask`: masks secrets. `work`: directory of the program's files, removed
-    from tracebacks. Streams apply both."""
+    from tracebacks. Each `Stream` applies `mask` and `work` to its lines."""
 
     def __init__(self, directory: str, mask: masking.Mask | None = None, work: str = "") -> None:
         self._directory = directory

@@ -108,7 +108,8 @@ class Watchdog:
     def _check(self) -> None:
         if self._shim.has_ended():
             return
-        # Output waits because the disk is full, which is not the program's fault. Restart the limit.
+        # Output waits because the disk is full, which is not the program's fault. So restart the time without
+        # progress.
         if self._shim.transcript.waits:
             self._detector = StallDetector(self._after, time.monotonic(), self._sample())
         if self._detector.is_over(time.monotonic(), self._sample()):
@@ -163,7 +164,7 @@ class Dump:
             self._done()
 
     def _wake(self, process: int, now: float) -> None:
-        # Imported late: every module that is imported before slows down every fork.
+        # Imported late: a module that is imported before a fork slows down the fork.
         import resource
 
         name = processes.read("/proc/%d/comm" % process).decode("utf-8", "replace").strip()

@@ -98,7 +98,8 @@ class Usage:
             }
         )
         if observation.gpus:
-            # The fork may fail, for example after the end of the program's namespace.
+            # The fork may fail, for example after the end of the program's namespace. Then the GPUs are not
+            # measured.
             with contextlib.suppress(OSError):
                 self._watch = GpuWatcher(observation.gpus)
         self._look_after(0.0)
@@ -266,7 +267,7 @@ class GpuWatcher:
 
     def __init__(self, uuids: Sequence[str]) -> None:
         """Raises OSError if the helper cannot be forked."""
-        import mmap  # Imported late: every module that is imported before slows down every fork.
+        import mmap  # Imported late: a module that is imported before a fork slows down the fork.
 
         self._count = len(uuids)
         self._cells = mmap.mmap(-1, max(1, self._count * _CELL.size))

@@ -78,7 +78,7 @@ def _send(control: socket.socket, message: "dict[str, Any]") -> None:
     try:
         control.sendall(json.dumps(message).encode("utf-8") + b"\n")
     except OSError:
-        os._exit(0)  # The parent process has exited.
+        os._exit(0)  # The parent process has exited, so this process exits as well.
 
 
 def _import(modules: "list[str]") -> "dict[str, str]":
@@ -118,8 +118,9 @@ def _require_forkable(known: "set[int]") -> None:
             "importing the frameworks opens files that programs would share (%s)"
             % ", ".join(kept[:5])
         )
-    # Thread pools that support forks, such as OpenBLAS's, end their threads before a fork and restart them
-    # when necessary. A fork would lose the remaining threads.
+    # Some threads do not survive a fork. Thread pools that support forks, such as OpenBLAS's, end their
+    # threads before a fork and restart them when necessary. So after a trial fork, only threads remain that a
+    # fork would lose.
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -140,7 +141,8 @@ def _target(handle: int) -> str:
     try:
         return os.readlink("/proc/self/fd/%d" % handle)
     except OSError:
-        # This was the file descriptor of the directory listing itself, which is closed by now.
+        # The file descriptor was that of the directory listing itself, which is closed by now. It is no file
+        # of a framework.
         return ""
 
 
@@ -157,7 +159,7 @@ def _next_program(control: socket.socket, listener: socket.socket, idle: float) 
         try:
             caller = listener.accept()[0]
         except OSError:
-            continue  # The caller has disconnected.
+            continue  # The caller has disconnected: wait for the next one.
         try:
             if os.fork() == 0:
                 return caller

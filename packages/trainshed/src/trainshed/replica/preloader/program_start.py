@@ -56,7 +56,7 @@ def become(caller: socket.socket, root: str) -> "Command":
         kernel.close_all(filtered)
         if not caller.recv(16):
             os._exit(0)
-    # After any failure so far, the program can still start in its own interpreter.
+    # After any failure above, report `cold` and exit: the program can still start in its own interpreter.
     except (Exception, SystemExit) as error:
         why = str(error) if isinstance(error, Cold) else "%s: %s" % (type(error).__name__, error)
         send_line(caller, "cold " + why)
@@ -129,7 +129,8 @@ def _start_interpreter(message: "dict[str, Any]", root: str) -> "Command":
     looked_at = list(sys.path)
     if packed is not None:
         argv = [python, *(["-m", packed.module] if packed.module else [packed.file]), *argv[3:]]
-        # The program's files will be in the directory that Python searches first.
+        # The program's files will be copied to the working directory, which Python searches first. So check
+        # now that their directory does not replace a loaded module.
         looked_at.append(os.path.join(packed.files, os.path.dirname(packed.file)))
     if argv[1] == "-c":
         sys.path[0] = ""
@@ -175,7 +176,7 @@ def _find_packed_program(argv: "list[str]") -> "Optional[Packed]":
         return None
     spec = PathFinder.find_spec(package, sys.path)
     if spec is None or not spec.origin:
-        return None  # `-m` will report this error.
+        return None  # The package does not exist: `-m` will report this error.
     directory = os.path.dirname(spec.origin)
     with open(os.path.join(directory, "begin.json"), encoding="utf-8") as file:
         begin = json.load(file)
@@ -200,7 +201,8 @@ def _set_paths(python: str, template: str, root: str, home: str) -> None:
             setattr(sys, name, home + place[len(root) :])
     site.PREFIXES[:] = [before, before]
     site.ENABLE_USER_SITE = site.USER_SITE = site.USER_BASE = None
-    # Clear the caches: importlib.invalidate_caches() would import a library of 30 modules (Python 3.12).
+    # Clear these caches one by one: importlib.invalidate_caches() would import a library of 30 modules
+    # (Python 3.12).
     for finder in sys.path_importer_cache.values():
         getattr(finder, "invalidate_caches", int)()
     site.main()

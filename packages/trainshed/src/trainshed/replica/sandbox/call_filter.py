@@ -10,10 +10,12 @@ them, which libraries support:
 - MPTCP and SMC sockets, because Landlock does not see their TCP ports
 
 Calls that would set a file's setuid bit are rejected, because a program's files in buckets belong to the
-service's user. Programs of an image may make them.
+service's user. The calls are allowed for programs of a container image.
 
 If the kernel has Landlock for the network (Linux 6.7), the kernel itself also forbids every TCP bind of the
-program. So changing an argument after the check has no effect (TOCTOU). Runs on Python 3.6.
+program. So changing an argument after the check has no effect (TOCTOU).
+
+Runs on Python 3.6.
 """
 
 import ctypes
@@ -30,7 +32,8 @@ Step = Union[Tuple[int, int], Tuple[int, int, str, str], str]
 BIND, CONNECT = "bind", "connect"
 
 _MACHINE = os.uname().machine
-# By machine: the kernel's ID of the architecture, and its call numbers. Below: both for 32-bit programs.
+# The kernel's ID of the architecture and its call numbers, by machine. `_SHORT_MACHINES` contains the same
+# for 32-bit programs on that machine.
 _MACHINES = {
     "x86_64": (0xC000003E, {BIND: 49, CONNECT: 42, "socket": 41, "seccomp": 317}),
     "aarch64": (0xC00000B7, {BIND: 200, CONNECT: 203, "socket": 198, "seccomp": 277}),
@@ -40,8 +43,9 @@ _SHORT_MACHINES = {
     "x86_64": (0x40000003, {BIND: 361, "socket": 359, "socketcall": 102}),
     "aarch64": (0x40000028, {BIND: 282, "socket": 281}),
 }
-# By architecture: the system calls with a file mode, each as (call number, number of the mode argument,
-# number of the argument with the flags that create a file). The last one is None without such flags.
+# The system calls with a file mode, by architecture. An entry is (call number, number of the mode argument,
+# number of the flags argument). A call with flags uses the mode only if the flags create a file. The last
+# number is None for a call without such flags.
 _MODES: "dict[int, tuple[tuple[int, int, int | None], ...]]" = {
     # open, creat, openat; chmod, fchmod, fchmodat; mknod, mknodat
     0xC000003E: (
@@ -99,7 +103,8 @@ def install(*, connect: bool, set_user_id: bool = False) -> int:
     code = _code(connect, set_user_id)
     described = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(code))
     try:
-        # Without this flag, which older kernels do not have, a signal would repeat the call.
+        # With the flag _WAIT_KILLABLE, only fatal signals interrupt a call. Without it, any signal would
+        # interrupt the call, and the program would repeat it. Older kernels reject the flag.
         flags = _NEW_LISTENER | _WAIT_KILLABLE
         handle = kernel.syscall(seccomp, "seccomp", _SET_MODE_FILTER, flags, described)
     except OSError as error:

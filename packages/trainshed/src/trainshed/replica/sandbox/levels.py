@@ -5,8 +5,9 @@
 - `user`: programs run as an ordinary user, in namespaces.
 - `session`: programs only have a separate session. This level is for hosts that forbid user namespaces.
 
-The calls must have this order: `detach`, then a fork. The child is the first process of the namespace (a
-replica's shim). The child, or a child of it, calls `View.enter` (`view` module) and then `drop`.
+Callers use this order. First, a process calls `detach` and forks. The child is the first process of the new
+namespace (a replica's shim). Then the child, or one of its own children, calls `View.enter` (`view` module)
+and `drop`.
 """
 
 import os

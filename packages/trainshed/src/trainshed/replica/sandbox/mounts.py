@@ -29,7 +29,8 @@ class Source:
         os.close(self._handle)
 
     def show(self, target: str) -> None:
-        """Mount the source at `target`, with its owner mapped to the program's."""
+        """Mount the source at `target`. If the program has own users, the source's files of the machine's
+        root user appear to belong to the program's root user."""
         if self._owners is None:
             self.bind(target)
             return
@@ -74,8 +75,8 @@ def open_path(path: str, flags: int = 0, directory: "int | None" = None) -> int:
 
 
 def is_directory(path: str) -> bool:
-    """Whether a path is a directory. Raises OSError if this is unknown: a wrong False would leave the
-    directory visible."""
+    """Whether a path is a directory. Raises OSError if this is unknown: a caller that hides directories would
+    not hide the path after a wrong False."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -196,8 +197,8 @@ def make_directory(path: str, mode: int, owners: "users.Users | None" = None) ->
 
 
 def user_of(text: "str | None", root: str) -> "tuple[int, int, str]":
-    """Return (user ID, group ID, home directory) of `USER[:GROUP]` in the image at `root`; None = the root
-    user. Raises OSError if the image does not define the name."""
+    """Return (user ID, group ID, home directory) of the user `text` in the image at `root`. `text`:
+    `USER[:GROUP]`; None = user 0 (root). Raises OSError if the image does not define the name."""
     name, _, group = (text or "").partition(":")
     name = name or "0"
     account = _entry(inside(root, "/etc/passwd"), name, 7)

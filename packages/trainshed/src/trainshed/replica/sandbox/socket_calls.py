@@ -140,7 +140,8 @@ class SocketCalls:
         try:
             fcntl.ioctl(self._handle, _RECEIVE, self._buffer)
         except OSError as error:
-            # The calling process has died, or was interrupted and repeats the call.
+            # The calling process has died, or was interrupted and will repeat the call. Neither case needs an
+            # answer.
             return error.errno in (errno.EINTR, errno.ENOENT)
         question, process, _, number, _, _, handle, pointer, length, _, _, _ = _REQUEST.unpack(
             self._buffer
@@ -229,7 +230,7 @@ class _Call(NamedTuple):
     def answer(self, made: int | None) -> None:
         """Respond to the kernel with the call's error number; None = the kernel must make the call."""
         error, flags = (0, _CONTINUE) if made is None else (-made, 0)
-        with contextlib.suppress(OSError):  # The process has exited.
+        with contextlib.suppress(OSError):  # The process has exited and needs no answer.
             fcntl.ioctl(self.listener, _SEND, _ANSWER.pack(self.question, 0, error, flags))
 
     def do(self, call: str, address: bytes) -> int | None:
@@ -260,7 +261,7 @@ def _pidfd(process: int) -> int:
     try:
         return kernel.process_handle(process)
     except OSError:
-        # Only processes have pidfds, and this may be a thread.
+        # The ID may be that of a thread, which has no pidfd. So use the thread's process.
         for line in processes.read("/proc/%d/status" % process).splitlines():
             if line.startswith(b"Tgid:"):
                 return kernel.process_handle(int(line.split()[1]))

@@ -41,8 +41,9 @@ class View:
         namespace: users.Users | None = None,
         devices: int | None = None,
     ) -> None:
-        """`devices`: file descriptor of the machine's /dev, closed by `enter`. Set if this process has
-        already left the machine's view (`detach`, `own_devices`) and sees its own processes in /proc."""
+        """`devices`: file descriptor of the machine's /dev, closed by `enter`. The caller passes it if this
+        process has already left the machine's view (`detach`, `own_devices`) and sees its own processes in
+        /proc."""
         self._isolation = isolation
         #: The slot's directory, visible at its own path even if its parents are hidden.
         self._files = files
@@ -55,13 +56,14 @@ class View:
         #: (source, target) of writable directories that replace read-only ones, where the target exists. Not
         #: used with an image.
         self._replaced = replaced
-        #: (directory, names of the directories on the way from there, target) of read-only directories. Not
-        #: used with an image.
+        #: (base, names, target) of read-only directories. The source is the directory below `base` that the
+        #: path of `names` leads to. Not used with an image.
         self._lent = lent
         #: The namespace of the program's own users, if it was created in advance.
         self._namespace = namespace
         self._read_only = [path for path in isolation.read_only if os.path.isdir(path)]
-        # Mounts in /dev need the machine's /dev, which the program's own /dev covers.
+        # Separate the mounts in /dev from the others. `_add_devices` mounts them while the machine's /dev is
+        # still accessible.
         self._mounts = [mount for mount in isolation.mounts if not mount[1].startswith("/dev/")]
         self._device_mounts = [mount for mount in isolation.mounts if mount[1].startswith("/dev/")]
         self._root = ""
@@ -104,7 +106,7 @@ class View:
         # Called before the machine's /dev disappears together with the machine's root.
         self._add_devices(self._devices)
         if not self._isolation.image:
-            # Called before any source is opened, because it may replace the root.
+            # Add missing mount points before any source is opened, because adding them may replace the root.
             self._add_missing([target for _, target in self._binds])
             if self._isolation.buckets:
                 self._add_missing([GCS])
@@ -136,7 +138,8 @@ class View:
 
     def _hide(self) -> None:
         if self._isolation.roots:
-            # Some programs require this one path, even if the machine has no such file.
+            # Add the file of root certificates at Debian's path, even if the machine has no such file: some
+            # programs search only this path.
             mounts.add_file(os.path.realpath(roots.PLACE), self._scratch)
         kept = self._open_source(self._files)
         shown = [(self._open_own(source), target) for source, target in self._binds]
@@ -152,7 +155,7 @@ class View:
             for source, to in self._replaced
             if os.path.isdir(to)
         ]
-        # Mount outer paths first: later they would cover the inner ones.
+        # Mount outer paths first: an outer path that is mounted later would cover the inner ones.
         bound.sort(key=lambda mount: mount[1])
         hosts = self._open_hosts()
         places, hidden = self._hidden, list(filter(_cover, mounts.outermost(self._hidden)))
@@ -229,8 +232,8 @@ class View:
         )
 
     def _open_hosts(self) -> mounts.Source | None:
-        """Open the program's hosts file, or the machine's if the program has none. Return None if the machine
-        has none either, like minimal systems."""
+        """Open the program's hosts file, or the machine's if the program has none. Return None if neither
+        exists, as on minimal systems."""
         path = self._isolation.hosts or _HOSTS
         return self._open_source(path) if self._isolation.hosts or os.path.exists(path) else None
 
@@ -289,7 +292,8 @@ class View:
                 kernel.make_read_only(place)
             else:
                 source.show(place)
-        # A directory that is mounted at its own path may contain hidden directories.
+        # Hide directories inside mounts. A directory that is mounted at its own path may contain hidden
+        # directories.
         same = [target for source, target, _ in self._mounts if source == target]
         for path in sorted(self._isolation.hidden):
             place = self._resolve(path)
@@ -321,7 +325,7 @@ class View:
                 shown.append((self._open_source(both), path, True))
         return shown
 
-    # --- both kinds ---
+    # --- views with and without an image ---
 
     def _resolve(self, target: str) -> str:
         """Return the current path of `target`, a path in the program's view. An image's links cannot leave
@@ -421,7 +425,8 @@ def _seal(path: str) -> None:
     try:
         kernel.make_read_only(path)
     except OSError as error:
-        # A directory that is being removed still exists without its cover, and may be created again.
+        # ENOENT: the directory was removed. EINVAL: its cover vanished, so the directory is being removed. In
+        # the second case, raise the error only if the directory still exists or exists again.
         if error.errno != errno.ENOENT and (error.errno != errno.EINVAL or _cover(path)):
             raise
 

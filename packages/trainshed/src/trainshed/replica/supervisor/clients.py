@@ -106,7 +106,7 @@ class Clients:
         try:
             connection = self._listener.accept()[0]
         except (BlockingIOError, ConnectionAbortedError):
-            return  # The service has disconnected.
+            return  # The service has already disconnected.
         except OSError:
             # No file descriptor or memory is free. The service waits, and the interval avoids a busy loop.
             self._events.drop(self._listener.fileno())
@@ -134,6 +134,7 @@ def _send(connection: socket.socket, data: bytes) -> None:
     try:
         connection.sendall(data)
     except OSError:
-        # A part of the message may have been sent. After the shutdown, the event loop removes the connection.
-        with contextlib.suppress(OSError):  # The service has closed it.
+        # A part of the message may have been sent, so end the connection. The event loop then removes it. An
+        # error shows that the service has closed the connection already.
+        with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)

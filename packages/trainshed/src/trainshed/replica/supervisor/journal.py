@@ -7,11 +7,13 @@ Only the process with the lock appends entries; any process may read them. All e
 creating a file takes longer than writing its content. An entry is one of
 
     {"starting": N, "shim": PID, "shim_since": START, "file": INODE}
-                                                   start of incarnation N, which ends with its shim; in a
-                                                   copy of the file, INODE differs and PID is meaningless
+                                                   start of incarnation N; it ends with its shim. INODE is
+                                                   that of the journal: if it differs, the file is a copy,
+                                                   and PID is meaningless
     {"groups": [..]}                               the incarnation's control groups, for their removal
     {"noted": N, "note": {..}}                     a note of incarnation N (`notes`)
-    {"over": N, "record": {..}}                    the attempt record of N, whose processes are all dead
+    {"over": N, "record": {..}}                    the attempt record of incarnation N; all of its
+                                                   processes are dead
 """
 
 import fcntl
@@ -177,7 +179,7 @@ def claim(incarnation: int, shim: Shim) -> Claim:
     deadline = time.monotonic() + _LOCK_TIMEOUT
     lock = try_lock(".")
     while lock < 0:
-        # The previous shim was killed, and the kernel is about to release its lock.
+        # If the previous shim was killed, the kernel is about to release its lock: wait a moment.
         if Entries(".").latest >= incarnation or time.monotonic() > deadline:
             raise StartRejected(protocol.REFUSED_HELD)
         time.sleep(_POLL_INTERVAL)
@@ -207,8 +209,8 @@ def clear(entries: Entries, proc: str = "/proc") -> bool:
     """Wait until the processes of the latest incarnation have exited, and remove its control groups. Returns
     False if a process cannot exit, for example because it waits for a device.
 
-    Its shim may have been killed. The kernel releases a killed shim's lock before all processes of its
-    namespace have exited. `proc`: the service's /proc. The caller must have the lock.
+    This wait is necessary if the incarnation's shim was killed: the kernel releases the shim's lock before
+    all processes of its namespace have exited. `proc`: the service's /proc. The caller must have the lock.
     """
     if not entries.latest or entries.record(entries.latest) is not None:
         # No incarnation was started, or all of its processes had exited before the record was written.

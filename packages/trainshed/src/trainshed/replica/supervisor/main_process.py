@@ -206,7 +206,7 @@ class _Startup:
         self._program.directory = os.path.realpath(self._program.directory)
         mounts.make_directory(self._program.directory, 0o755, self._view.owners)
         mounts.make_directory(os.path.realpath("/tmp"), 0o1777, self._view.owners)
-        # At level `user`, the namespace has only one user, root.
+        # At level `user`, the namespace has only one user, root. So the image's user is not used there.
         if (user or group) and self._level != protocol.LEVEL_USER:
             self._program.user = user, group
 

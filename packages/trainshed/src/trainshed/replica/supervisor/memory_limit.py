@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Supervisor(Protocol):
-        """The supervisor of the limited processes, for an incarnation its shim, and for an installation its
-        keeper (`runtimes.keeper`)."""
+        """The supervisor of the limited processes: the shim of an incarnation, or the keeper of an
+        installation (`runtimes.keeper`)."""
 
         def main_process(self) -> int: ...
 
@@ -103,8 +103,9 @@ class MemoryLimit:
         if used > self._limit and not (is_dying and time.monotonic() < killed_at + _DEATH_TIMEOUT):
             largest = max(sizes, key=lambda process: sizes[process])
             began = protocol.process_start(largest)
+            # The process has already exited, so its memory is free.
             if not began:
-                return  # The process has already exited.
+                return
             # Count a process once, even if it takes long to exit and is killed again.
             self._killed += (largest, began) != (victim, start)
             self._victim = (largest, began, time.monotonic())

@@ -115,7 +115,7 @@ def signal_group(main: int, number: int) -> None:
     try:
         os.killpg(main, number)
     except (ProcessLookupError, PermissionError):
-        processes.send(main, number)  # The main process has no session yet.
+        processes.send(main, number)  # The main process has no group of its own yet.
 
 
 def is_on_path(name: str, environ: "dict[str, str]") -> bool:

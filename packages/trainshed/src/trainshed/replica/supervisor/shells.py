@@ -242,4 +242,4 @@ def _send(connection: socket.socket, message: protocol.Message) -> None:
     try:
         connection.sendall(protocol.encode(message))
     except OSError:
-        return  # The peer has disconnected.
+        return  # The peer has disconnected and needs no message.

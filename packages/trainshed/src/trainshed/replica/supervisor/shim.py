@@ -5,8 +5,9 @@ the program is killed if the shim is. The shim starts and signals the program, r
 replica, writes the program's log and reports to the connected services. It writes important state to the
 slot's files before it reports the state.
 
-The program itself is never process 1, because the kernel ignores signals that process 1 sends to itself. The
-job depends on the cause of the program's death. `start` describes the whole sequence.
+The program itself is never process 1, because the kernel ignores signals that process 1 sends to itself. A
+program that kills itself with a signal would then end in another way, and its attempt record would be wrong.
+`start` describes the whole sequence.
 """
 
 import json
@@ -32,8 +33,8 @@ from trainshed.replica.system import cgroups, kernel, loop, processes, unix_sock
 
 _DRAIN_INTERVAL = 2.0
 _SHORT_GRACE = 1.0
-"""If other processes use less grace time than this after the main process's exit, in seconds, no note is
-added."""
+"""Seconds. After the main process's exit, other processes may use the rest of the grace time. If they use
+less than this, no note is added."""
 GRACE_USED = "grace_used"
 """Name of a note to users: other processes used grace time after the main process's exit."""
 _GRACE_TEXT = (
@@ -207,7 +208,7 @@ class Shim:
         except OSError:
             return  # The main process was killed, which `_receive_main` will detect.
         self._started = at
-        # From here on, the program runs. It does not wait for the shim.
+        # The program runs from here on, even if the shim has not opened its output yet.
         for handle, stream in self._outputs:
             self.transcript.open(handle, stream)
         self._shells = shells.Shells(
@@ -229,7 +230,7 @@ class Shim:
 
     def _note_start(self, word: str, text: str) -> None:
         if not (self._plan.warm.preloaded or self._plan.warm.cold_because):
-            return  # The job did not request a warm start.
+            return  # The job did not request a warm start, so it gets no note.
         self._notes.add(*warm_start.note(word, text))
 
     def _note_children(self) -> None:
@@ -247,7 +248,7 @@ class Shim:
                 child, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 if not self._is_alone:
-                    self._uses_grace()  # This may add a note about the grace time that was used.
+                    self._uses_grace()  # Ends the grace time, perhaps with a note about its use.
                     self._is_alone = True
                     self._loop.after(_DRAIN_INTERVAL, self._drain)
                 return
@@ -342,7 +343,7 @@ class Shim:
     def end_stalled(self) -> None:
         """Write the stacks of a program without progress to its log, and then kill it."""
         if self._stopped:
-            return  # The stop's grace time already limits the program.
+            return  # The program was already stopped, and the stop's grace time limits it.
         self._stalled = True
         self.log(
             "No output, no processor time and no data moved for %g seconds: the stall watchdog ends this "
@@ -370,7 +371,7 @@ class Shim:
     def _obey(self, connection: socket.socket, order: protocol.Message) -> None:
         word = order.get("o")
         if word == "stop":
-            self._reap()  # Detects a program that has just exited.
+            self._reap()  # Otherwise a program that has just exited would count as stopped.
             if self._status < 0:
                 self._has_grace = self._has_grace or not self._stopped
                 self._stopped = True

@@ -170,7 +170,7 @@ class Sidecars:
             self._notes.add(RANK_CLAIMED, notes.WARNING, _RANK_CLAIMED_TEXT % what)
 
     def announce(self) -> None:
-        """Report to a newly connected service that metrics exist, if they do, and all notes."""
+        """Send a newly connected service all notes. If metrics exist, report this as well."""
         if self._metrics is not None:
             self._metrics.announce()
         self._notes.announce()

@@ -45,8 +45,9 @@ def enclose(
     """Become the shim of a replica at an isolation level, and fork the replica's main process, which waits
     for an order.
 
-    The shim becomes process 1 of a new process namespace. At level `session`, it has a warden instead. Both
-    may require forks on the way. Only the shim's process returns.
+    The shim becomes process 1 of a new process namespace. At level `session`, the shim has a warden instead
+    of a namespace. The namespace or the warden may require forks. Only the shim's process returns from this
+    function.
 
     The shim keeps the service's view of the machine, except that /proc shows its own process namespace.
     `become`: turns the main process into its program.
@@ -113,7 +114,7 @@ def await_order(connection: socket.socket, level: str, *, is_expected: bool) -> 
     Also returns if the zygote exits. `is_expected`: whether an order is pending."""
     enclosed = enclose(level)
     if isinstance(enclosed.main, OSError) and not is_expected:
-        return  # If the error persists, the next shim reports it.
+        return  # No order waits for this shim. If the error persists, the next shim reports it.
     orders = unix_sockets.Receiver(connection).receive()
     connection.close()
     for line, handle in orders:

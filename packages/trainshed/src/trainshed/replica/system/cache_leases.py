@@ -5,7 +5,7 @@ import fcntl
 import os
 
 BUILT = ".built"
-"""The lock file of a finished directory (`trainshed.runtimes.shelf`)."""
+"""Name of the lock file in a finished directory. `trainshed.runtimes.shelf` creates it."""
 
 
 def hold_leases(places: "list[str]") -> "list[int]":

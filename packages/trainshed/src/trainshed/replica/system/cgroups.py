@@ -144,7 +144,8 @@ def memory_limit(base: str) -> "int | None":
     """Return the memory limit of a group and its descendants in bytes, or None if unlimited or unknown."""
     for name in ("memory.max", "memory.limit_in_bytes"):
         text = _read(os.path.join(base, name)).strip()
-        # Empty or missing for a group of the other version, and for the root group, which has no limit.
+        # The text is empty if the file does not exist: the group has the other version of control groups, or
+        # is the root group, which has no limit.
         if text:
             return int(text) if text.isdigit() else None
     return None
@@ -178,7 +179,7 @@ def _limit_memory(group: str, limit: int) -> None:
     try:
         kernel.write(os.path.join(group, names[1]), swap)
     except OSError:
-        pass  # The kernel has no swap accounting.
+        pass  # The kernel has no swap accounting: limit the memory only.
 
 
 class ControlGroups:

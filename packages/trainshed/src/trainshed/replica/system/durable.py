@@ -54,8 +54,8 @@ def write(path: str, content: str | bytes, sync: bool = True, is_shared: bool = 
     """Replace a file atomically: readers see either the old content or the new content, even after a crash.
     Raises OSError.
 
-    `sync`: this also applies after a power failure. `is_shared`: several processes may write the file at the
-    same time. Only the file's owner may read and write the file.
+    `sync`: whether the replacement also survives a power failure, and is atomic then. `is_shared`: several
+    processes may write the file at the same time. Only the file's owner may read and write the file.
     """
     unfinished = "%s.%s.new" % (path, os.urandom(6).hex()) if is_shared else path + ".new"
     handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -206,7 +206,8 @@ def pivot_root(new_root: str) -> None:
 
 
 def die_with_parent(number: int) -> None:
-    """Have the kernel send signal `number` to this process when its parent exits. Forks do not inherit it."""
+    """Have the kernel send signal `number` to this process when its parent exits. Forks of this process do
+    not inherit this setting."""
     _prctl(_PR_SET_PDEATHSIG, number)
 
 
@@ -275,7 +276,7 @@ def limit_program_capabilities(kept: "Iterable[int]") -> None:
                 _prctl(_PR_CAPBSET_DROP, number)
             except OSError as error:
                 if error.errno == errno.EINVAL:
-                    return  # The kernel knows no capability with this number or a higher one.
+                    return  # The kernel has no capability from this number on, so none is left to drop.
                 raise
 
 
@@ -284,8 +285,8 @@ def set_capabilities(capabilities: "Iterable[int]") -> None:
     programs that it executes are not affected: see `limit_program_capabilities`. Raises OSError."""
     mask = sum(1 << number for number in capabilities)
     low, high = mask & 0xFFFFFFFF, mask >> 32
-    # The header selects version 3 of the call, for this process. The data has the lower and then the upper 32
-    # bits of three sets: effective, permitted, inheritable.
+    # The header selects version 3 of the call, and process 0, which is this process. The data has the lower
+    # and then the upper 32 bits of three sets: effective, permitted, inheritable.
     header = struct.pack("Ii", 0x20080522, 0)
     _call("capset", "capset", header, struct.pack("6I", low, low, 0, high, high, 0))
 
@@ -381,4 +382,5 @@ def child_signals() -> int:
 
 
 def _ignore_signal(number: int, frame: object) -> None:
-    """Do nothing. Python writes the wake-up byte only if a signal handler exists. The event loop reaps."""
+    """Do nothing: the event loop reaps the exited child. This handler must exist, because Python writes the
+    wake-up byte only for signals with a handler."""

@@ -32,7 +32,8 @@ def listen_unix(path: Path) -> socket.socket:
     try:
         with unix_sockets.reachable(str(path)) as short:
             listener.bind(short)
-            # Not with umask, which applies to all threads. No client can connect before `listen`.
+            # Set the mode with chmod, because umask applies to all threads. No client can connect before
+            # `listen`.
             os.chmod(short, 0o600)
         listener.listen(_BACKLOG)
     except OSError:
