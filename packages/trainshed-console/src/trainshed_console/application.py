@@ -343,7 +343,8 @@ class ConsoleApplication:
             else:
                 value = await self._sessions.by_token(form.get("token", "").strip())
         except Unauthenticated as wrong:
-            # A link works only once. A browser that opens it again already has the session.
+            # A link works only once. If a signed-in browser opens the link again, redirect it as after a
+            # sign-in.
             if code and before is not None:
                 return self._json({"next": following})
             text = str(wrong) if code or form.get("token") else "Enter a token."
@@ -480,8 +481,8 @@ class ConsoleApplication:
 
 
 async def _form(call: Request, most: int) -> dict[str, str]:
-    """Return the fields of a form. The values of a repeated field are joined with spaces. Raises
-    CallRejected, BodyTooLarge."""
+    """Return the fields of a form of at most `most` bytes. The values of a repeated field are joined with
+    spaces. Raises CallRejected, BodyTooLarge."""
     text = (await call.body(most)).decode("utf-8", "replace")
     form: dict[str, str] = {}
     try:

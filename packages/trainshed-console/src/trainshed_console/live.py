@@ -60,7 +60,9 @@ async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Asyn
             view = await page(visit)
         except CallRejected as refused:
             if not visit.is_valid():
-                continue  # The next round yields SIGNED_OUT. This error's text is for callers of the API.
+                # The next iteration yields SIGNED_OUT. The text of this error is for callers of the API, not
+                # for visitors.
+                continue
             yield event("gone", {"message": str(refused), "signedOut": False})
             return
         parts = rendered_parts(visit, view)

@@ -295,11 +295,11 @@ def curve_data(
     marks: Sequence[float] = (),
     edges: Collection[str] = (),
 ) -> str:
-    """Return JSON for `charts.js` with the values of each line by place. Values that are not finite numbers
-    become gaps.
+    """Return JSON for `charts.js` with the values of each line by horizontal position. Values that are not
+    finite numbers become gaps.
 
-    `label`: unit of the places. `marks`: places of vertical lines. `edges`: names of lines that are edges of
-    the band around the preceding line.
+    `label`: unit of the positions. `marks`: positions of vertical lines. `edges`: names of lines that are
+    edges of the band around the preceding line.
     """
     at = sorted({place for values in lines.values() for place in values})
     columns = {name: [values.get(place) for place in at] for name, values in lines.items()}
@@ -316,8 +316,8 @@ _FAR: Final = math.log(50)
 
 
 def fits_log(low: float, high: float) -> bool:
-    """Return whether an axis from `low` to `high` is logarithmic: both values are positive, and their ratio
-    is at least 50."""
+    """Return whether an axis from `low` to `high` should be logarithmic: `low` is positive, and `high` is at
+    least 50 times `low`."""
     return low > 0 and math.log(high) - math.log(low) >= _FAR
 
 

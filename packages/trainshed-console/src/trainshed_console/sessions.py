@@ -75,7 +75,7 @@ class Sessions:
         Args:
             path: The file of the sessions.
             authenticate: Returns the principal of an `Authorization` header.
-            authority: Receives the lookup of sessions.
+            authority: The token authority. It calls this object to find a session.
             now: The clock, in nanoseconds since the epoch.
             record: Stores the audit record of the current call.
         """

@@ -226,7 +226,7 @@ async def _compare(api: CallerApi, arguments: Arguments) -> Any:
             if curve["points"]
         }
         if search := job.get("tuning"):
-            # A tuning job has no curves, only its trials do.
+            # Only the trials of a tuning job have curves. Report the best value of all trials instead.
             last = {search["metric"]: search.get("bestValue")}
         compared.append({**_brief(job), "last_values": last})
     return compared

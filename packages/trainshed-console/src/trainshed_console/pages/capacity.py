@@ -33,7 +33,7 @@ async def queue(visit: Visit) -> View:
     running = await jobs_of(visit, state="RUNNING", glance="true", limit=str(_MAX_RUNNING))
     nodes = await visit.get_if_allowed(NodeList, "nodes") or NodeList()
     held = Counter(replica.job for node in nodes.nodes for replica in node.replicas or ())
-    # The project of the page, otherwise the service's default project.
+    # If the page shows all projects, show the quotas of the service's default project.
     project = visit.project if visit.project != "-" else visit.facts.project
     quotas = QuotaList()
     if project and (region := visit.facts.region):
@@ -71,7 +71,7 @@ async def waiting_jobs(visit: Visit) -> tuple[list[JobDescription], bool]:
     described = [await visit.get_if_allowed(JobDescription, of_job(job.uid)) for job in oldest]
     jobs = [
         job for job in described if job is not None
-    ]  # Other jobs of the list were deleted in the meantime.
+    ]  # Jobs that were deleted in the meantime are omitted.
     jobs.sort(key=lambda job: (job.waiting is None, job.waiting.position if job.waiting else 0))
     return jobs, len(waiting.jobs) > _MAX_WAITING
 

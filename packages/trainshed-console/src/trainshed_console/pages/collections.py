@@ -149,7 +149,7 @@ async def _origin(visit: Visit, model: Any) -> Mapping[str, str]:
                 return {}
     try:
         resource = await visit.backend.call(visit.principal, "GET", f"/v1/{pipeline}")
-    except CallRejected:  # The pipeline was deleted.
+    except CallRejected:  # The pipeline was deleted: only its name is known.
         return {"pipeline": pipeline}
     jobs = resource.get("trainingTaskMetadata", {})
     origin = {
@@ -165,7 +165,7 @@ async def _origin(visit: Visit, model: Any) -> Mapping[str, str]:
 async def experiments(visit: Visit) -> View:
     """`/experiments`: the experiments of the project, newest first."""
     wanted = f'schema_title="{_EXPERIMENT}" AND NOT metadata.{_LINK}:*'
-    answer: Any = {}  # The metadata store exists only after a client has created the first experiment.
+    answer: Any = {}  # Stays empty if no client has created an experiment and, with it, the metadata store.
     try:
         answer = await _contexts(visit, wanted)
     except CallRejected as refused:
@@ -229,7 +229,7 @@ async def _contexts(visit: Visit, wanted: str) -> Any:
 def _run(context: Mapping[str, Any], experiment: str) -> Run:
     metadata: Mapping[str, Any] = context.get("metadata", {})
     state = metadata.get("_state")
-    # Clients may write any value.
+    # Use the value only if it is a list, because clients may write any value.
     listed: Any = metadata.get("_custom_jobs")
     jobs = cast("list[Any]", listed) if isinstance(listed, list) else []
     return Run(
@@ -277,7 +277,8 @@ async def _charts(visit: Visit, experiment: str, runs: Sequence[Run]) -> list[tu
     """Return (name, JSON of the chart) for each of the first time series of the runs."""
     if not runs:
         return []
-    # The SDK stores an artifact with this name. The artifact contains the location of a run's curves.
+    # For each run with curves, the SDK stores an artifact with this name. The artifact's metadata contains
+    # the name of the TensorBoard run with the curves.
     names = {f"{experiment}-{run.name}-tb-run": run.name for run in runs}
     wanted = " OR ".join(f'name="{name}"' for name in names)
     path = f"{_STORE}/artifacts"

@@ -43,7 +43,8 @@ class Compared(Struct, frozen=True):
     title: str
     #: Texts by group and name. Unknown facts are omitted.
     facts: Mapping[str, Mapping[str, str]]
-    #: The curve of each metric of each part of the data. Only main curves have points.
+    #: The curve of each metric of each part of the data, such as training and validation. Only the curves of
+    #: the first `_CHARTS` metrics have points.
     curves: Mapping[str, JobCurve]
 
     def text(self, group: str, name: str) -> str:
@@ -112,7 +113,7 @@ async def _comparisons(visit: Visit) -> list[Compared]:
 
 
 async def _load_job(visit: Visit, job: JobDescription, title: str) -> Compared:
-    # Each trial of a tuning job has its own curves.
+    # Read no curves of a tuning job, because only its trials have curves.
     curves: dict[str, JobCurve] = {}
     if job.tuning is UNSET:
         for curve in await read_curves(visit, job.uid, _MAX_POINTS, _CHARTS):

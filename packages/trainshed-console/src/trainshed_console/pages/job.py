@@ -135,7 +135,8 @@ async def overview(visit: Visit) -> View:
         "tail": Part("_job_tail.html", {**of_runs, "page": tail, "is_live": tail_lives}),
         "story": Part("_job_story.html", of_job_itself | _story(timeline, visit)),
     }
-    # The pages of waiting jobs, tuning jobs and pipelines also change when other jobs change.
+    # Notifications about any job update the page of a waiting job, a tuning job or a pipeline, because such a
+    # page also shows effects of other jobs.
     is_alone = job.tuning is UNSET and job.pipeline is UNSET and job.state not in _WAITING
     return View(
         job.display_name or job.job_id,
@@ -190,8 +191,8 @@ async def read_curves(
 ) -> Sequence[JobCurve]:
     """Return the curves of a job, in the range and form that the address specifies.
 
-    The first `charts` main metrics have up to `points` points. `replicas`: whether to include replicas other
-    than the primary.
+    Only the first `charts` metrics, starting with the loss, have points: at most `points` per curve.
+    `replicas`: whether to include replicas other than the primary.
     """
     form = {name: visit.query(name) for name in ("begin", "end", "means")}
     counts = {"points": str(points), "charts": str(charts), "replicas": "true" if replicas else ""}
@@ -234,7 +235,7 @@ async def _curve_charts(
             where = part or curve.run or ("" if curve.unit else curve.tag) or "train"
             key = f"{where} {curve.replica}".rstrip() if apart else where
             own = lines.setdefault(measure or curve.tag, {})
-            # Another run or tag has a metric with the same name.
+            # If another run or tag has a metric with the same name, use the full name of this curve instead.
             if curve.replica in own.get(key, {}):
                 key = f"{curve.run} {curve.tag}".lstrip()
             own.setdefault(key, {})[curve.replica] = curve
@@ -245,8 +246,8 @@ async def _curve_charts(
 def fold_lines(lines: Sequence[Mapping[float, float]]) -> list[dict[float, float]]:
     """Return the median, minimum and maximum of several lines.
 
-    Nearby places are grouped into cells, so that most lines have points in each cell. Each line counts with
-    the mean of its points in the cell.
+    The horizontal axis is divided into cells, which are wide enough that most lines have points in each cell.
+    Each line counts with the mean of its points in the cell.
     """
     from statistics import fmean, median
 
@@ -380,7 +381,7 @@ async def open_page(visit: Visit) -> Response:
         is_denied = refused.code is StatusCode.PERMISSION_DENIED
         if is_denied or (job := await describe(visit)).state in {*FINAL, "RUNNING"}:
             raise
-        # The page of the job contains the link when the job runs.
+        # Redirect to the page of the job, which contains the link as soon as the job runs.
         return redirect(job_path(job.uid))
     assert isinstance(ticket, ShellTicket)
     if not ticket.uri:

@@ -177,7 +177,8 @@ def group_jobs(jobs: Sequence[JobSummary], group: str) -> list[tuple[str, list[J
 
 
 def _value(job: JobSummary) -> float | None:
-    """Return the newest value of a job's metric, or None if it is not a number."""
+    """Return the newest value of the metric in a job's row. Return None if the job has no value, or if the
+    value is not a number."""
     last = job.trend.values[-1] if job.trend else None
     return last if isinstance(last, float) else None
 

@@ -118,7 +118,8 @@ def _row(line: LogLine, cursor: str = "") -> list[Any]:
 
 
 def _cursor(line: LogLine) -> str:
-    """Return the cursor of a line, its position among all lines, for `before` and `after` of `/lines`."""
+    """Return the cursor of a line: its position among all lines. A cursor is a value of the parameters
+    `before` and `after` of `/lines`."""
     replica = SERVICE if line.task == SERVICE_TASK else ReplicaId.parse(line.replica)
     return str(LogCursor(nanos(line.at), replica, line.attempt, line.n))
 
@@ -243,7 +244,7 @@ async def _hits(visit: Visit, job: JobSummary) -> Hits | None:
         severity=visit.query("severity"),
         limit=str(_MAX_COUNTED),
     )
-    # The API does not filter these lines by time. Both times are UTC.
+    # Filter the lines by time here, because the API does not. Both times are UTC.
     lines = [line for line in page.lines if line.at >= start[:19]] if page else []
     if page is None or not lines:
         return None

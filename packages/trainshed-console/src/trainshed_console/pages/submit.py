@@ -175,7 +175,7 @@ def _read(text: str) -> Draft:
     draft = Draft(None)
     try:
         value = json.loads(text)
-        encode_text(value)  # Encoding raises ValueError for one half of a surrogate pair.
+        encode_text(value)  # Raises ValueError for half of a surrogate pair.
     except json.JSONDecodeError as wrong:
         draft.fault(
             "", f"Line {wrong.lineno}, column {wrong.colno} is not valid JSON: {wrong.msg}."

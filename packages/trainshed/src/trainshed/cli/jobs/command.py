@@ -1,5 +1,5 @@
-"""`trainshed jobs`: the group, and its commands list, describe, timeline, cancel, wait and delete. The other
-commands have their own modules."""
+"""`trainshed jobs`: the command group, and its commands list, describe, timeline, cancel, wait and delete.
+Other modules contain the other commands of the group."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -232,7 +232,7 @@ _TIMEOUT_STATUS = 124
 _POLL_INTERVAL = 0.5
 """Seconds between two polls of the jobs."""
 _EXIT_STATUS = {JobState.SUCCEEDED: 0, JobState.FAILED: 1, JobState.CANCELLED: 2}
-"""Exit status by final state."""
+"""Exit status of `wait`, by the final state of a job."""
 
 
 @command.command()
@@ -268,7 +268,8 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: 
         click.echo(f"Not finished after {timeout:g} s: {', '.join(late)}", err=True)
         raise SystemExit(_TIMEOUT_STATUS)
     results = {_EXIT_STATUS[over.state] for over in overs}
-    # A failed job takes precedence over a cancelled one.
+    # If the jobs have different results, the status of a failed job (1) takes precedence over the status of a
+    # cancelled job (2).
     raise SystemExit(1 if 1 in results else max(results))
 
 
@@ -308,8 +309,8 @@ def _for_all(
     act: Callable[[Client, str], object],
     outcome: str,
 ) -> None:
-    """Call `act` with the UID of each job, and print its `outcome` or the error. After an error, continue
-    with the next job. Raises SystemExit at the end if there was an error."""
+    """Call `act` with the UID of each job. For each job, print its ID with `outcome`, or print the error.
+    After an error, continue with the next job. Raises SystemExit at the end if there was an error."""
     client, well = endpoint.client(), True
     for reference in references:
         try:
@@ -318,7 +319,7 @@ def _for_all(
             click.echo(f"{view.job_id}  {outcome}")
         except click.ClickException as failure:
             text = failure.format_message()
-            # Many messages contain the job already.
+            # Add the user's reference to the message, unless the message already contains it.
             click.echo(f"Error: {text if reference in text else f'{reference}: {text}'}", err=True)
             well = False
     if not well:

@@ -25,8 +25,8 @@ def description(
 ) -> list[str]:
     """Return the lines that describe a job.
 
-    `width`: maximum characters per line of a table of trials, or None. `resource`: the public record of the
-    job, which contains its request.
+    `width`: maximum characters per line of a table of trials; None = unlimited. `resource`: the job as its
+    public API returns it. It contains the specification that the user submitted.
     """
     state = click.style(job.state.value, fg=state_colour(job.state), bold=True)
     waits = "\n".join(waiting_lines(job.waiting)) if job.waiting else "\n".join(job.waits)
@@ -129,7 +129,7 @@ def best_lines(job: JobView) -> Iterator[str]:
 
 
 def trial_table(tuning: Tuning, trials: Sequence[Trial], width: int | None) -> list[str]:
-    """Return the lines of a table of trials. `width`: as in `table_of`."""
+    """Return the lines of a table of trials. `width`: maximum characters per line; None = unlimited."""
     fields = (
         Field("TRIAL", "number"),
         Field("STATE", "state"),
@@ -211,8 +211,9 @@ def format_counters(counters: Iterable[tuple[str, int]]) -> str:
 
 
 def _start_lines(replicas: Sequence[Replica]) -> Iterator[str]:
-    """Yield how programs were started, warm or cold. Each text appears once, with the names of its replicas
-    if there are several texts."""
+    """Yield lines about how the replicas' programs were started, warm or cold. Replicas with the same text
+    share one line. If the texts differ, each line begins with the name of its first replica and the number of
+    its further replicas."""
     texts = {replica.began: list[str]() for replica in replicas}
     for replica in replicas:
         texts[replica.began].append(replica.task)

@@ -95,8 +95,9 @@ def command(
 
 
 def _watch(client: Client, job: JobView, drill: Drill, *, is_data: bool) -> ResumeFinding:
-    """Print the events of the job until the drill has a result or the job has finished. Return the resume
-    report's finding about the drill."""
+    """Print the events of the job since the drill was ordered, until the drill has a result or the job has
+    finished. Return the resume report's finding about the drill. `is_data`: whether standard output is for
+    data, so that events are printed to standard error."""
     ordered, entries = parse_moment(drill.order_time), Entries(client, job.uid)
     nothing = ResumeFinding(drill=drill, why="the service has not started it yet")
     while True:
@@ -108,7 +109,8 @@ def _watch(client: Client, job: JobView, drill: Drill, *, is_data: bool) -> Resu
         ours = (part for part in report.drills if part.drill.order_time == drill.order_time)
         finding = next(ours, nothing)
         has_steps = finding.step_before is None or finding.step_after is not None
-        # Poll again: a later line of the program may contain the missing step.
+        # Poll again until the program has restarted. If it had reported a step before the fault, also wait
+        # until it reports a step after the restart.
         if is_over or (finding.restart_time and has_steps):
             return finding
         time.sleep(_POLL_INTERVAL)

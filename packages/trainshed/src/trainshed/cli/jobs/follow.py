@@ -20,14 +20,14 @@ from trainshed.wire.trainshed_v1.timeline import Timeline, TimelineEntry
 Update = JobView | TimelineEntry | Sequence[Line]
 
 _KINDS_IN_LOG = frozenset({"notice", "warning"})
-"""Kinds of timeline entries that the log also contains. They are omitted if the log is read."""
+"""Kinds of timeline entries that the log also contains. `follow` omits these entries if it reads the log."""
 OUTAGE_TIMEOUT = 60.0
 """Maximum seconds to wait for a service that does not respond."""
 _RETRY_INTERVAL = 0.1
 """Seconds before the next request to a service that does not respond."""
 _MAX_POSITIONS = 500
-"""Maximum number of replicas whose last line number is sent to the service. Lines of other replicas arrive
-again and are dropped."""
+"""Maximum number of replicas whose last line number is sent to the service. The service may send old lines of
+other replicas again. `Lines` drops such lines."""
 
 _decode_lines = msgspec.json.Decoder(Line).decode_lines
 
@@ -39,8 +39,9 @@ class OutageWaiter:
     def __init__(self, client: Client, again: str) -> None:
         self._client = client
         self._again = again
-        #: Start of the outage, or None while the service responds. A caller that reads a stream sets it to
-        #: None itself, because the response of a stream does not finish while the job runs.
+        #: Start of the outage, or None while the service responds. `tolerate` sets None only after its
+        #: context. A caller that reads a stream in the context must set None itself, because the stream lasts
+        #: as long as the job.
         self.since: float | None = None
 
     @contextmanager
@@ -70,8 +71,8 @@ class OutageWaiter:
 
 
 class Lines:
-    """Reads new lines of a job's log. `replica`: read only the lines of this replica. `first`: where to
-    start, as the parameters `tail` and `since`."""
+    """Reads new lines of a job's log. `replica`: read only the lines of this replica; None = the lines of all
+    replicas. `first`: the parameters `tail` and `since` of the first request, which limit the old lines."""
 
     def __init__(
         self, client: Client, target: str, replica: str | None = None, **first: str | int | None
@@ -80,7 +81,8 @@ class Lines:
         self._path = job_path(target, "/logs")
         self._replica = replica
         self._first = first
-        #: The last yielded line of each replica, and the time of the first yielded line.
+        #: The attempt and the number of the last yielded line, by replica. `_began` is the time of the first
+        #: yielded line of all replicas.
         self._last: dict[str, tuple[int, int]] = {}
         self._began = ""
 
@@ -89,7 +91,8 @@ class Lines:
         query = self._first
         if self._last:
             positions = [f"{replica}/{attempt}/{n}" for replica, (attempt, n) in self._last.items()]
-            # For replicas without a yielded line, request no lines from before the start.
+            # `after` has no entry for replicas without a yielded line. If the first request limited the old
+            # lines, `since` excludes old lines of these replicas too.
             since = self._began if any(self._first.values()) else None
             query = {"after": ",".join(positions[-_MAX_POSITIONS:]), "since": since}
         with self._client.stream(self._path, replica=self._replica, **query) as answer:
@@ -141,8 +144,8 @@ def follow(client: Client, uid: str, again: str, lines: Lines | None = None) -> 
     Changes of continuous values, such as progress, cause no update. Raises RequestError, Unreachable.
 
     Args:
-        again: see `OutageWaiter`
-        lines: the reader of the job's log, or None
+        again: the command with which the user can continue after an outage of the service
+        lines: the reader of the job's log; None = do not read the log
     """
     waiter = OutageWaiter(client, again)
     own, below = Entries(client, uid), None
@@ -151,22 +154,24 @@ def follow(client: Client, uid: str, again: str, lines: Lines | None = None) -> 
         began = time.monotonic()
         with waiter.tolerate(), client.stream(job_path(uid, "/watch")) as news:
             for block in news.blocks():
-                # Handle all notifications of a block together. A blank line announces timeline entries or log
-                # lines. Read the description first: then no entry or line is missing after the description of
-                # a finished job.
+                # A block contains the notifications that arrived together. Handle them together. A blank line
+                # announces timeline entries or log lines. Read the job's description before the entries and
+                # lines: then none of them is missing when the description of a finished job is yielded.
                 for description in news.values(block):
                     job = JobView.parse(description)
                 for entry in own.read_new():
                     if lines is None or entry.kind not in _KINDS_IN_LOG:
                         yield entry
                 if job.child and job.child.tuning:
-                    # A pipeline's own timeline has no entries about the trials of its tuning job.
+                    # A pipeline's own timeline has no entries about trials. Read them from the timeline of
+                    # its tuning job.
                     below = below or Entries(client, job.child.uid)
                     yield from (
                         entry for entry in below.read_new() if entry.kind.startswith("trial_")
                     )
                 yield from lines.read_new() if lines is not None else ()
-                # A service whose streams break off immediately does not count as available.
+                # The outage ends only after a stream has lasted for a second, because a service whose streams
+                # break off immediately is not available.
                 if time.monotonic() > began + 1:
                     waiter.since = None
                 before = shown

@@ -16,8 +16,8 @@ from trainshed.wire.trainshed_v1.record import read
 R = TypeVar("R")
 _JOBS = "/trainshed/v1/jobs"
 _SEARCH_LIMIT = 500
-"""Maximum number of jobs in which the beginning of an ID is searched. They contain the text in their name, ID
-or a label."""
+"""Maximum number of jobs whose IDs are compared with a reference. They are results of the service's search:
+jobs whose name, ID or label contains the reference."""
 _NAMESAKE_LIMIT = 100
 """Maximum number of jobs with the same display name that are listed."""
 _MAX_SUGGESTIONS = 5
@@ -57,7 +57,8 @@ def list_jobs(
     """
     jobs: list[dict[str, Any]] = []
     size = min(_PAGE, limit or _PAGE)
-    # A page can be short even if another page follows.
+    # Request further pages until `limit` is reached, because a page can have fewer than `size` jobs even if
+    # another page follows.
     for page in client.pages(_JOBS, project=project, limit=size, **query):
         jobs += page["jobs"]
         if limit is not None and len(jobs) >= limit:
@@ -74,13 +75,13 @@ def live_jobs(client: Client) -> list[JobView]:
 
 
 def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
-    """Return the description of the job that a reference identifies. If several jobs match, print the choice
-    to standard error.
+    """Return the description of the job that a reference identifies. If the reference is `@last` or a display
+    name, print the ID of the chosen job to standard error.
 
-    `reference` is a full name, or an ID in the project of --project. Otherwise it is one of these in
-    `project` ("" = the service's default): `@last`, a display name, or the beginning of an ID. Raises
-    click.ClickException: with similar jobs if none matches, or with the matching jobs if the reference is
-    ambiguous.
+    `reference` is a full name, or the ID of a job in the project of the option --project (default: any
+    project). Otherwise it is one of these in `project` ("" = the service's default): `@last`, a display name,
+    or the beginning of an ID. Raises click.ClickException: with similar jobs if none matches, or with the
+    matching jobs if the reference is ambiguous.
     """
     only: str | None = click.get_current_context().meta.get(PROJECT)
     if reference != LAST:
@@ -89,9 +90,9 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
             if "/" in reference or only in (None, "", EVERY_PROJECT, job["project"]):
                 return job
         except RequestError as refused:
-            # Any other text may be a display name, which allows all characters. Status 400 without violations
-            # means that the job's record is unreadable. For an unknown ID, callers whose rights are limited
-            # to some projects receive 403.
+            # Continue if the reference may be a display name. The service returns status 404 for an unknown
+            # ID (403 to callers with rights in only some projects), and 400 with violations for an invalid
+            # ID. Status 400 without violations is an error: the job's record is unreadable.
             is_name = refused.status in (403, 404) or (refused.status == 400 and refused.violations)
             if not is_name or "/" in reference:
                 raise

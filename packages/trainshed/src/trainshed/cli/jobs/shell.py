@@ -64,7 +64,7 @@ def _run_shell(
     """Run a shell until it ends, and return its exit status. Raises RequestError, Unreachable.
 
     Args:
-        which: the replica, in the form of a request for a ticket
+        which: the replica, as the JSON body of the ticket request
         line: a command line to run instead of a shell
         files: file descriptors for input and output; None = those of this process
     """
@@ -92,7 +92,7 @@ def _run_shell(
 
 
 class _Session:
-    """Copies bytes from a file descriptor to the shell, and from the shell to another one."""
+    """Copies bytes from the input file to the shell, and from the shell to the output file."""
 
     def __init__(
         self, connection: "ClientConnection", files: tuple[int, int], *, is_terminal: bool
@@ -117,7 +117,7 @@ class _Session:
     def _on_resize(self, number: int, frame: object) -> None:
         size = _size()
         order = json.dumps({"resize": [size.lines, size.columns]})
-        # Send it in another thread: the signal may have interrupted this thread while it held the
+        # Send the new size in another thread. The signal may have interrupted this thread while it held the
         # connection's lock.
         _run_in_thread(partial(self._connection.send, order))
 
@@ -136,7 +136,7 @@ class _Session:
                     self._error = "The replica has ended, and the shell with it." if ended else ""
                     self._status = _NO_STATUS if ended else order["exit"]
         except OSError:
-            self._error = ""  # The reader of standard output has exited.
+            self._error = ""  # Print no error: the reader of standard output has exited.
         except _connection_closed():
             pass  # The service has closed the connection. `_error` contains the message.
 
@@ -157,7 +157,7 @@ def _connect(
     client: Client, path: str, order: Mapping[str, Any]
 ) -> Generator[tuple["ClientConnection", Any]]:
     """Open a WebSocket, and yield it with the response to `order`. Raises RequestError, Unreachable."""
-    # Slow to import. Other commands do not need it.
+    # Imported here, because the import is slow and other commands do not need it.
     from websockets.exceptions import WebSocketException
     from websockets.sync.client import connect
 
@@ -169,7 +169,7 @@ def _connect(
                 address,
                 ssl=trust,
                 compression=None,
-                proxy=None,  # The same authorities as in all other commands.
+                proxy=None,  # No proxy, as in all other commands.
                 open_timeout=_OPEN_TIMEOUT,
                 max_size=None,
             )
@@ -270,10 +270,10 @@ def _forward_connection(
         except (RequestError, Unreachable) as failure:
             click.echo(plain(str(failure)), err=True)
         except (OSError, _connection_closed()):
-            pass  # One side has closed its connection.
+            pass  # Not an error: the program or the replica has closed its connection.
         finally:
-            # `_send_to_replica` may still read from the connection. Closing it in this thread would not
-            # notify the other side.
+            # `_send_to_replica` may still read from the connection in another thread. Closing the connection
+            # here would then not notify the program that opened it. Therefore shut it down.
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
@@ -326,8 +326,9 @@ def autopsy(
 
 
 def _copy(client: Client, uid: str, which: Mapping[str, Any], target: Path) -> int:
-    """Copy the program's directory, and return the exit status of tar. The contents are untrusted: tar keeps
-    absolute names, names with `..`, and links inside `target`."""
+    """Copy the program's directory to `target`, and return the exit status of tar. The contents are
+    untrusted: tar writes nothing outside `target`, even if a name is absolute or contains `..`, or if a file
+    is below a link."""
     try:
         target.mkdir(mode=0o700, parents=True)
         # For root too: drop the permission bits that would give the archive's users rights on this machine.

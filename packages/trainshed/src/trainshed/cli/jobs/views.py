@@ -25,7 +25,7 @@ _PAGE = re.compile(r"(?<=please check the logs: )https?://\S{1,4000}")
 
 
 class JobView(records.JobDescription, frozen=True):
-    """A job's description, or its summary, which has only some of the fields."""
+    """A job's description or summary. A summary has only some of the fields; the other fields are empty."""
 
     api: Api = Api.VERTEX
     state: JobState = JobState.QUEUED
@@ -50,8 +50,8 @@ class JobView(records.JobDescription, frozen=True):
 
     @property
     def error_text(self) -> str:
-        """The job's public error. A `trainshed` command replaces the link to the page with the logs. "" = no
-        error."""
+        """The job's public error; "" = no error. In place of the link to a page with the job's log, it
+        contains the command `trainshed jobs logs`."""
         message = self.error.message.strip() if self.error else ""
         return _PAGE.sub(f"trainshed jobs logs {self.job_id}", message)
 

@@ -70,13 +70,13 @@ def follow_to_end(
     Raises RequestError or Unreachable, and SystemExit unless the job succeeded.
 
     Args:
-        lines: whether to print every log line of its replicas
+        lines: whether to print every log line of the job's replicas
         job_continues: whether the job continues after Ctrl-C; otherwise Ctrl-C raises KeyboardInterrupt
-        known: lines of the service's log that the user has seen
+        known: the service's messages in the job's log that the user has already seen
         results: lines to print after a success
     """
     left_out = frozenset(known)
-    # The log lines of hundreds of trials would be unreadable.
+    # Do not read the log of a tuning job, because the lines of hundreds of trials would be unreadable.
     log = Lines(client, job.uid) if lines and not job.program.tuning else None
     with _handle_interrupt(job) if job_continues else contextlib.nullcontext():
         for update in follow(client, job.uid, _resume_command(job), log):

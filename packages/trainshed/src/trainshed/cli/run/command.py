@@ -39,7 +39,7 @@ from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed.wire.trainshed_v1.record import read
 
 _MAX_LISTED = 6
-"""Maximum number of files, and of requirements, that are listed."""
+"""Maximum number of files, and of requirements, that the plan lists."""
 _EXAMPLE = "trainshed run task.py --image pytorch -- --epochs 3"
 
 
@@ -226,7 +226,7 @@ def command(
 
 
 def _require_own_service(options: dict[str, Any], address: dict[str, str | None]) -> None:
-    """Raise click.UsageError for options that exclude --local."""
+    """Raise click.UsageError if the user specified an option that cannot be combined with --local."""
     wrong = [name for name, value in address.items() if value is not None]
     wrong += ["--detach"] if options["watch"] is False else []
     wrong += ["--as"] if options["form_of"] else []
@@ -342,7 +342,7 @@ def follow_on(
         for line in results:
             click.echo(line, err=True)
         return
-    # Slow to import compared with the rest of the command.
+    # Imported here, because the import is slow and only needed to follow the job.
     from trainshed.cli.jobs import watch
 
     watch.follow_to_end(
@@ -364,7 +364,7 @@ def _labels(options: dict[str, Any]) -> dict[str, str]:
     """Return the job's labels, from --label, --notify, --notebook and --port."""
     labels = request.read_labels(options["labels"])
     if options["notify"]:
-        from trainshed.core.notifications import LABEL  # Slow to import.
+        from trainshed.core.notifications import LABEL  # Slow import, only needed for --notify.
 
         labels[LABEL] = "_".join(options["notify"])
     pages = request.read_ports(options["ports"])
@@ -458,7 +458,7 @@ def _job_from_program(
     }
     gpus, kind = options["gpus"], options["accelerator"]
     node_types: tuple[str, ...] = ()
-    if gpus and not kind:  # The GPUs of the service's nodes determine the type.
+    if gpus and not kind:  # Request the GPU types of the service's nodes.
         node_types = read(endpoint.client().get("/trainshed/v1/status"), Status).accelerators
     job = custom_job(
         Run(

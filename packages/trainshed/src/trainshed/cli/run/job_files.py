@@ -93,14 +93,15 @@ def _with_lists(name: str, value: Any) -> Any:
 
 
 def as_id(name: str) -> str:
-    """Convert a name to the beginning of an `ml` job's ID, of letters, digits and underscores."""
+    """Convert a name to a text with which the ID of an `ml` job can begin. The text contains only letters,
+    digits and underscores."""
     word = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
     return word if word[:1].isalpha() else f"job_{word}"
 
 
 def with_region(file: JobFile, region: str) -> JobFile:
-    """Return an `ml` job with `region` as its default. Return a Vertex job unchanged, because it contains no
-    region."""
+    """Return an `ml` job with `region` as its default region. Return a Vertex job unchanged, because Vertex
+    jobs contain no region."""
     if file.api is not Api.ML or not region:
         return file
     key = next(iter(_TRAINING & file.job.keys()), "trainingInput")
@@ -117,10 +118,10 @@ def _with_default(job: Mapping[str, Any], keys: tuple[str, str], value: str) -> 
 
 
 def _yaml(text: str) -> Any:
-    import yaml  # Slow to import. JSON does not need it.
+    import yaml  # Slow import, not needed for JSON.
 
     try:
-        # Converted through JSON, so that dates become texts. Every value of a job has a JSON form.
+        # Convert all values through JSON, so that YAML dates become texts. A job contains only JSON values.
         return json.loads(json.dumps(yaml.safe_load(text), default=str))
     except (yaml.YAMLError, TypeError, ValueError) as failure:
         mark: Any = getattr(failure, "problem_mark", None)

@@ -59,14 +59,15 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """How a program is started: by a file or a module."""
+    """How to start a program: as a file or as a module. The unused field is ""."""
 
     file: str = ""
     module: str = ""
 
     @property
     def starter(self) -> str:
-        """The name of the generated module that starts the program. The job's description contains it."""
+        """The name of the generated module that starts the program. The name is visible in the job's
+        description."""
         last = self.file.rpartition("/")[2].rpartition(".")[0] or self.module.rpartition(".")[2]
         word = re.sub(r"\W", "_", last)
         return word if word.isidentifier() and not word.startswith("_") else "main"
@@ -74,11 +75,11 @@ class _Start:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A packed program."""
+    """A packed program: the packages that a replica installs, and the module that starts the program."""
 
     #: Packages to install, in order.
     packages: tuple[Package, ...]
-    #: The module of the packages that `python -m` runs.
+    #: The module to run with `python -m`. One of the packages contains it.
     module: str
     #: The file or module to run, as the user specified it.
     entry: str
@@ -185,7 +186,7 @@ def _local_files(script: Path) -> dict[str, Path]:
     root = script.parent
     files: dict[str, Path] = {}
     seen = {(root, script.stem)} if script.suffix == ".py" else set[tuple[Path, str]]()
-    # Files to scan, each with the directory of its modules.
+    # Files to scan for imports, and for each the directory in which its imported modules are searched.
     waiting = [(script, root)]
     while waiting:
         file, base = waiting.pop()

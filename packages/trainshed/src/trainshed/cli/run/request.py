@@ -108,7 +108,8 @@ def read_labels(texts: Sequence[str]) -> dict[str, str]:
 
 
 def read_ports(texts: Sequence[str]) -> list[str]:
-    """Parse the values `NAME=PORT` of --port into entries of the job's label. Raises click.UsageError."""
+    """Parse the values `NAME=PORT` of --port into entries of the label that lists the job's pages. Raises
+    click.UsageError."""
     try:
         return [page_entry(name, port) for name, _, port in (text.partition("=") for text in texts)]
     except ValueError as wrong:
@@ -175,7 +176,7 @@ def machine_spec(
         for machine, counts in machines
         if gpus in counts.get(gpu, ())
     )
-    # The service rejects an unknown or impossible combination with the reason.
+    # If no combination fits, keep the user's values. The service then rejects them with the reason.
     kind, name = next(fitting, (kind, name))
     if not kind and machines:
         numbers = {number for _, counts in machines for of in counts.values() for number in of}

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import NoReturn
 
 PROJECT_ARCHIVE = "project.tar.gz"
-"""The file name of a packed project. Installers read the project's name from its metadata."""
+"""The file name of a packed project. The file name does not contain the project's name, because installers
+read that name from the archive's metadata."""
 
-# Modification time of all files, in seconds since 1970. Wheels built from the archive are zip files, whose
-# local times begin in 1980. One day later is valid in every time zone.
+# Modification time of all files, in seconds since 1970: 2 January 1980 UTC. Wheels built from the archive are
+# zip files. Zip files contain local times, from 1 January 1980 on, so 2 January is valid in every time zone.
 _TIME = 315_619_200
 
 _EXCLUDED_NAMES = frozenset({"__pycache__", "node_modules"})
@@ -31,8 +32,8 @@ class PackagingError(Exception):
 
 
 def is_project(directory: Path) -> bool:
-    """Return whether a directory is an installable project. A `pyproject.toml` may only configure other
-    tools."""
+    """Return whether a directory is an installable project. A `pyproject.toml` alone is not sufficient,
+    because it may only configure other tools."""
     if (directory / "setup.py").is_file():
         return True
     try:
@@ -193,13 +194,14 @@ def requirement(text: str) -> str:
 def _read(
     path: Path, requirements: list[str], wrong: list[str], above: tuple[Path, ...], root: Path
 ) -> None:
-    # A line such as `-r /home/ana/.ssh/id_rsa` in an untrusted list would upload a private file.
+    # Reject included files outside the directory of the first list. A line such as `-r /home/ana/.ssh/id_rsa`
+    # in an untrusted list would upload a private file.
     if not path.resolve().is_relative_to(root):
         wrong.append(f"{path} is outside of {root}. Use --requirements for it instead.")
         return
     try:
         content = path.read_bytes()
-        # PowerShell writes such files, and pip reads them.
+        # Also accept UTF-16, because PowerShell writes such files and pip reads them.
         encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
         lines = list(_lines(content.decode(encoding)))
     except (OSError, UnicodeDecodeError) as failure:

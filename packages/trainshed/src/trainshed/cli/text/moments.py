@@ -36,9 +36,10 @@ def parse_moment(text: str) -> int:
 
 def moment(text: str, now: Nanos, option: str) -> Nanos:
     """Convert a date and time, or a time ago such as `10m` or `2h`, to nanoseconds since the epoch. The
-    result is at least 1.
+    result is at least 1, even for a time before 1970.
 
-    A date and time without a zone is in this machine's time zone. Raises click.UsageError.
+    A date and time without a zone is in this machine's time zone. `option`: the name of the option, for the
+    error. Raises click.UsageError.
     """
     if match := _AGO.fullmatch(text):
         return max(1, now - int(match[1]) * _SECONDS[match[2]] * _SECOND)

@@ -80,8 +80,8 @@ class Backup:
         `now`: the current time in nanoseconds since the epoch. `config`: a file of settings to include.
         Raises OSError, and StoreUnreadable if the database is damaged.
         """
-        # The keys are read before and after the database. One of the two reads contains the key of each
-        # sealed value.
+        # Read the keys before and after the database is copied. For each sealed value in the copy, at least
+        # one of the two reads contains its key.
         sealing_keys = _lines(self._data / sealing.FILE)
         copy = self._temporary / DATABASE_FILE
         copy_database(self._data / DATABASE_FILE, copy)
@@ -98,7 +98,7 @@ class Backup:
         for path in _files(self._data, POINTS):
             self._copy_file(self._data / path, path)
         self._copy_buckets()
-        from importlib.metadata import version  # Slow to import.
+        from importlib.metadata import version  # Slow to import, so imported only here.
 
         contents = Contents(
             format=FORMAT,
@@ -200,8 +200,8 @@ class Backup:
             for entry in store.walk(bucket):
                 parents = ["/".join(entry.dirs[:depth]) for depth in range(1, len(entry.dirs) + 1)]
                 if files.intersection(parents):
-                    # An object was replaced by a directory. The contents of the directory are newer than the
-                    # backup.
+                    # Omit this object. Its directory has replaced an object that is already in the backup, so
+                    # the contents of the directory are newer than the backup.
                     continue
                 path = "/".join((*entry.dirs, entry.leaf))
                 for parent in parents:
@@ -325,7 +325,8 @@ def command(*, target: str, data: Path | None, config: Path | None, url: str | N
     is_new = not into.exists()
     into.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
     into.chmod(_DIRECTORY_MODE)
-    # Only one backup at a time, so that this one can remove the remains of a killed backup.
+    # Hold a lock on the data directory, so that only one backup runs at a time. All temporary directories in
+    # it are then remains of killed backups, and can be removed.
     lock = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_EX)
     for left in place.glob(f"{_TEMPORARY}*"):

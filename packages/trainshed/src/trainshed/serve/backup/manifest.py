@@ -37,7 +37,7 @@ class RunningJob(Struct, frozen=True):
 class Entry(Struct, frozen=True):
     """A file or a directory of a backup."""
 
-    #: Relative, with `/`.
+    #: Path relative to the backup's directory, with `/` between names.
     path: str
     mode: int
     size: Bytes = 0
@@ -93,7 +93,7 @@ def decode(manifest: bytes) -> Contents:
             "created it, or a later version."
         )
     for entry in contents.entries:
-        # The path might lead out of the directory (path traversal).
+        # Reject a path that might lead out of the directory (path traversal).
         path = entry.path
         if path.startswith("/") or not path or {"", ".", ".."} & set(path.split("/")):
             raise BackupUnusable(

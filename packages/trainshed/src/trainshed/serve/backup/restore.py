@@ -45,7 +45,7 @@ def restore(source: Path, data: Path) -> Contents:
     try:
         contents = _fill(source, place)
         os.sync()
-        # Move the database last. Without it, a service that starts too early would create an empty database.
+        # Move the database last: a data directory with the database then also contains all other files.
         for path in sorted(place.iterdir(), key=lambda path: path.name == DATABASE_FILE):
             path.rename(data / path.name)
         durable.sync_directory(str(data))
