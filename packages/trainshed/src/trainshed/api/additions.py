@@ -98,8 +98,8 @@ class AdditionContext(Struct, frozen=True):
     #: Returns a new unique ID. IDs increase with time.
     new_uid: Callable[[], JobUid]
     runtimes: LocalRuntimes
-    #: Returns the sandbox terms of processes that read and show files of programs. Must be called in a
-    #: thread, after the service has started. Raises BuildFailed.
+    #: Returns the conditions, such as hidden files, under which sandboxed processes read and show files of
+    #: programs. Must be called in a thread, after the service has started. Raises BuildFailed.
     terms: Callable[[], InstallationTerms]
     #: Returns the path of a log directory on this disk. Returns None if the directory has no event files or
     #: its project may not read it. Blocks. Raises FailedPrecondition if the directory is on another machine.

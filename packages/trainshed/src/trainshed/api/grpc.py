@@ -129,7 +129,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
                 async with aclosing(self._open(path, principal, requests)) as responses:
                     async for response in responses:
                         yield response
-            except Exception as error:  # The caller receives a response for every exception.
+            except Exception as error:  # Catch all, so that the caller always gets a response.
                 outcome = public_error(error, api, path)
             await self._end(context, path, outcome, identity, began)
 
@@ -183,7 +183,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
             call = Call(principal, self._services, rpc.full_name)
             answer = await self._registry.answer(call, version, len(request), read)
             return answer.SerializeToString()
-        except Exception as error:  # The caller receives a response for every exception.
+        except Exception as error:  # Catch all, so that the caller always gets a response.
             return public_error(error, api, path)
 
     def _unserved_error(self, path: str) -> PublicError:

@@ -192,7 +192,7 @@ async def test_permissions(call: Call, request: Any) -> Message:
     principal = call.principal
     mine = principal.rights.within(request.resource.split("/")[1])
     if principal.program is not None and request.resource.count("/") == 1 and mine:
-        # Programs have rights in the buckets of their project, although they have no role there
+        # Add the rights of programs in buckets. Programs have them in their own project without a role there
         # (`buckets.admission`).
         mine |= ADMIN_BUCKETS
     permissions = dict.fromkeys(request.permissions)

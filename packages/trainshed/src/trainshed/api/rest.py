@@ -212,7 +212,8 @@ class ApiApplication:
             endpoint, variables = own
             return await endpoint(request, variables)
         if (known := _find_known_method(verb, path)) is None:
-            # Commands that sign in request this path.
+            # Commands that sign in request `/login`, which only the console serves. Explain that the console
+            # is not installed.
             if _first(path) == "login" and "login" not in self._mounts:
                 raise NotServed(_NO_CONSOLE)
             return public_error_response(unknown_method(request))
@@ -332,7 +333,8 @@ def _match(verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
 def _find_known_method(verb: str, path: str) -> routes.KnownMethod | None:
     """Return the method of the public APIs at this path, whether it is served or not, or None."""
     if path.startswith("/compute/"):
-        # For gcloud, "not found" would mean that the region does not exist.
+        # Report an API that is not served. From "not found", gcloud would conclude that the region does not
+        # exist.
         return routes.KnownMethod("Compute Engine", path)
     return routes.find_by_request(verb, _plain(path)) or routes.find_by_request(verb, path)
 

@@ -77,8 +77,8 @@ async def create(call: JsonCall) -> dict[str, Any]:
         )
         faults.add("accountId", text)
     email = f"{account_id}@{project}.iam.gserviceaccount.com"
-    # Policies contain members in lower case. The address of an account in a project with capitals would
-    # therefore be equal to that of an account in another project, and get its roles.
+    # Reject projects with capitals, because policies contain members in lower case. The address of an account
+    # in a project with capitals could be equal to that of an account in another project, and get its roles.
     if project != project.lower() or member_fault(member_of(f"a@{email.partition('@')[2]}")):
         text = (
             f"{project!r} contains a capital, ':' or '_'. Addresses of accounts cannot contain "
@@ -343,7 +343,7 @@ def _names(account: ServiceAccount) -> tuple[str, str]:
 
 
 def _account(call: JsonCall) -> ServiceAccount:
-    """Return the account in the path, which contains its address or unique ID. Raises NotFound."""
+    """Return the account that the path of a request specifies by address or unique ID. Raises NotFound."""
     name, project = normalize_email(call.names["account"]), call.names["project"]
     for account in call.services.access.book.accounts.values():
         if account.project == project and name in _names(account):
@@ -354,7 +354,7 @@ def _account(call: JsonCall) -> ServiceAccount:
 
 
 def _key(call: JsonCall) -> AccountKey:
-    """Return the key in the path. Raises NotFound."""
+    """Return the account key that the path of a request specifies. Raises NotFound."""
     key = call.services.access.book.keys.get(call.names["key"])
     if key is None or key.email != _account(call).email:
         raise NotFound(
@@ -366,8 +366,9 @@ def _key(call: JsonCall) -> AccountKey:
 def _with_texts(
     call: JsonCall, account: ServiceAccount, faults: Faults, mask: Sequence[str] = ()
 ) -> ServiceAccount:
-    """Return the account with the texts of a request. If the request has a mask, only its fields are changed,
-    and omitted ones are cleared. Raises InvalidRequest with all errors, including `faults`."""
+    """Return the account with the display name and description of a request. If the request has an update
+    mask, only texts in the mask are changed, and those that the request omits become empty. Raises
+    InvalidRequest with all errors, including `faults`."""
     texts = _AccountTexts()
     try:
         texts = msgspec.convert(call.body.get("serviceAccount") or {}, _AccountTexts)

@@ -49,7 +49,8 @@ def keep(work: Callable[[], Coroutine[Any, Any, None]], what: str) -> asyncio.Ta
 
 
 def joined(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run work as a task that the caller will await. The caller then receives the task's failure."""
+    """Run work as a task that the caller will await. If the work fails, `await` raises the exception in the
+    caller. The failure is not logged here."""
     return asyncio.get_running_loop().create_task(work)
 
 
@@ -152,5 +153,6 @@ async def _run_forever(work: Callable[[], Coroutine[Any, Any, None]], what: str)
 
 
 def _report(loop: asyncio.AbstractEventLoop, message: str, failure: Exception) -> None:
-    """Pass a failure to the loop's exception handler, which logs it. Under virtual time, tests fail."""
+    """Pass a failure to the loop's exception handler, which logs it. In tests with virtual time, the handler
+    makes the test fail."""
     loop.call_exception_handler({"message": message, "exception": failure})

@@ -10,8 +10,8 @@ nearly all of these objects without a collection."""
 
 
 def tune_memory() -> None:
-    """Start garbage collection, but exclude all existing objects, because loaded code is never garbage.
-    Return memory that the imports and the startup no longer need to the system."""
+    """Enable garbage collection, but exclude all existing objects, because loaded code is never garbage.
+    Release unused memory of the startup to the operating system."""
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)
     gc.enable()

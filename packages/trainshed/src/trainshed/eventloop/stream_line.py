@@ -21,7 +21,8 @@ class StreamLine:
             return b""
 
     async def write(self, data: bytes) -> None:
-        # `read` reports that the connection has ended. uvloop raises one of these exceptions.
+        # Ignore these errors, which occur if the connection has ended. `read` reports the end of the
+        # connection.
         with contextlib.suppress(OSError, RuntimeError):
             self._writer.write(data)
             await self._writer.drain()

@@ -22,7 +22,8 @@ class Limits(Struct, frozen=True):
     """Limits for the connections of one listener: TCP or one Unix socket."""
 
     #: Maximum number of open connections. Beyond it, the server first drops connections with an incomplete
-    #: head, then idle connections, then connections of a holder with more than half of all connections.
+    #: head, then idle connections. After that, it drops connections of the project or user that holds more
+    #: than half of all connections.
     connections: int = 1024
     #: Maximum size of a request line with its headers. It also limits the chunk headers and trailers between
     #: two parts of a body.
@@ -60,14 +61,14 @@ class Reason(Enum):
 
 
 class Connection(Protocol):
-    """A connection, as this module uses it."""
+    """The interface of a connection that `Connections` counts and can drop."""
 
     def drop(self, reason: Reason) -> None:
         """Close the connection now. It is no longer counted."""
         ...
 
     def is_reading_paused(self) -> bool:
-        """Whether the server has paused reading from it."""
+        """Whether the server has paused reading from the connection."""
         ...
 
 
@@ -130,7 +131,7 @@ class Connections:
         self._active.add(connection)
 
     def mark_idle(self, connection: Connection) -> None:
-        """Mark a connection as idle after the response to its request. The client may send another."""
+        """Mark a connection as idle after a response. The client may send another request."""
         self._forget(connection)
         self._idle[connection] = None
 

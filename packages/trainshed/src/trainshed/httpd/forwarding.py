@@ -1,4 +1,4 @@
-"""Forwards requests and WebSockets of browsers to another server, and its responses back.
+"""Forwards requests and WebSockets of browsers to another server, and the server's responses to the browsers.
 
 Only headers that the `Rules` allow are forwarded, in either direction.
 """
@@ -33,7 +33,7 @@ _MAX_HEAD: Final = 1 << 16
 RESPONSE_TIMEOUT: Final = 120.0
 """Default timeout in seconds for a response."""
 _MAX_MESSAGE: Final = 64 << 20
-"""Maximum size of a WebSocket message from the server, such as an output of a notebook."""
+"""Maximum size in bytes of a WebSocket message from the server, such as an output of a notebook."""
 _NORMAL: Final = 1000
 _NO_CODE: Final = 1005
 """The code that represents a close without a code. It must not be sent."""
@@ -314,7 +314,7 @@ async def relay(
             server.from_client(receive),
             *(wait() for wait in end_conditions),
         )
-        # This fails if the client has disconnected.
+        # Ignore the exception that `send` raises if the client has disconnected.
         with contextlib.suppress(Exception):
             await send({"type": "websocket.close", "code": server.code})
     finally:

@@ -19,7 +19,7 @@ from trainshed.httpd.messages import JSON, Headers, Message, Scope, Send, error_
 
 ANY = "*"
 _ALWAYS = ("localhost", "*.localhost", "host.docker.internal", "gateway.docker.internal")
-"""Names that cannot be registered in the public DNS."""
+"""Host names that are always accepted, because another site cannot register them in the public DNS."""
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{1,5})?")
 """A Host header in lower case: an IPv6 address in brackets, an IPv4 address or a name, with an optional port.
 """
@@ -37,7 +37,7 @@ class Hosts(Struct, frozen=True):
     origins: tuple[str, ...] = ()
 
     def is_known_host(self, host: str) -> bool:
-        """Whether a Host header contains a name of this service."""
+        """Whether a Host header contains an IP address or an accepted host name."""
         name = name_of(host)
         return _is_address(name) or any(
             _is_named(name, pattern) for pattern in (*self.names, *_ALWAYS)
@@ -155,10 +155,10 @@ def _is_named(name: str, pattern: str) -> bool:
 
 
 def keep_credentials(scope: Scope, refusal: Message) -> Message:
-    """Replace a 401 response by a 403 for a browser that sent the console's credentials.
+    """Replace a 401 response by a 403 for a browser that sent the console's credentials (HTTP Basic).
 
     A browser drops these credentials after any 401 from this port. A link to the API would therefore sign the
-    user out. A challenge for these credentials stays a 401.
+    user out of the console. A 401 response that requests HTTP Basic credentials stays unchanged.
     """
     headers: Headers = scope["headers"]
     has_credentials = any(

@@ -310,7 +310,7 @@ async def respond(call: C, answer: Answer[C], refuse: Refuse[C]) -> Response:
         return await answer(call)
     except Disconnected:
         raise
-    except Exception as error:  # The caller receives a response for every exception.
+    except Exception as error:  # Catch all, so that the caller always gets a response.
         return refuse(call, error)
 
 

@@ -83,7 +83,8 @@ class GuardedProtocol(HttpToolsProtocol):
     _is_ending = False
     #: Whether the connection closes after the current response, because more data arrived before it.
     _is_last = False
-    #: The next request, if it arrives after the complete response but before the application has finished.
+    #: The bytes of the next request, if they arrive after the complete response but before the application
+    #: has finished.
     _next = b""
     #: Whether the server is stopping. The connection then closes after the response to its first request.
     _is_stopping = False
@@ -232,7 +233,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         assert self.parser is not None
         if self.parser.should_upgrade() and self._framing() and not self._should_upgrade():
-            return  # The request's body has not been parsed yet.
+            return  # Not complete: the body has not been parsed yet.
         self._in_head = True
         self._spent = 0
         self._counter.end_body(self)
@@ -248,7 +249,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         if self._is_last:
             self._close_later()
-        elif self._in_head:  # Otherwise the rest of the body must be dropped first.
+        elif self._in_head:  # Not idle until the rest of the body was dropped.
             self._become_idle()
             if next_data := self._next:
                 self._next = b""
@@ -284,9 +285,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _abort(self) -> None:
         if self.cycle:
-            self.cycle.disconnected = (
-                True  # The application stops writing, since the transport would raise an exception.
-            )
+            # Let the application stop writing, because the transport would raise an exception.
+            self.cycle.disconnected = True
         self.transport.abort()
 
     def is_reading_paused(self) -> bool:
@@ -337,7 +337,8 @@ class GuardedProtocol(HttpToolsProtocol):
             if self._in_head:
                 self._is_last, self._unread = True, 0
                 return
-            # The application waits for the rest of a body, which will not be read.
+            # The rest of the body will not be read, but the application may wait for it. If the response has
+            # started, abort the connection. Otherwise, wake the application.
             if self.cycle.response_started:
                 self._abort()
                 return

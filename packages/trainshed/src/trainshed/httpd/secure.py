@@ -194,9 +194,10 @@ class Acceptor:
         try:
             connection, address = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return  # The client has already disconnected.
+            return  # Not an error: the client has already disconnected.
         except OSError as failure:
-            # File descriptors become available when open connections end.
+            # Pause, because no file descriptor is available. Descriptors become available when open
+            # connections end.
             _log.warning("a connection could not be accepted: %s", failure)
             loop.remove_reader(self._listener.fileno())
             self._retry = loop.call_later(_RETRY_INTERVAL, self._listen)

@@ -51,9 +51,9 @@ class Senders:
         return tuple(table.target for table in self._tables.values())
 
     async def send(self, target: str, id_: str, content: str) -> str | None:
-        """Make one attempt to send a notification. `id_`: the same for each attempt. Return None if all
-        addresses were reached. Otherwise, return the rejected addresses, as the rest of a sentence. Raises
-        NotSent if no address was reached."""
+        """Make one attempt to send a notification. `id_`: the notification's ID, the same for each attempt.
+        Return None if all addresses were reached. Otherwise, return the rejected addresses, as the rest of a
+        sentence. Raises NotSent if no address was reached."""
         table = self._tables.get(target)
         if table is None:
             raise NotSent(f"the target {target!r} is no longer in the service's settings")
@@ -131,7 +131,7 @@ def _mail(
     sender: str, to: Sequence[str], content: tuple[str, str], id_: str, at: int
 ) -> "EmailMessage":
     """Return the mail. `content`: subject and text. `at`: the date in seconds since the epoch. `id_`: the
-    same for each attempt, so that a receiver can detect duplicates."""
+    notification's ID, the same for each attempt, so that a receiver can detect duplicates."""
     from email.headerregistry import Address
     from email.message import EmailMessage
     from email.utils import format_datetime

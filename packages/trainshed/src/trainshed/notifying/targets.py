@@ -46,7 +46,8 @@ def key_of(secret: str) -> bytes:
 
 
 class NotifyTable(Struct, frozen=True):
-    """One table `[[notify]]`. It contains a webhook or mail addresses. A retry is for the whole table."""
+    """One table `[[notify]]`. It contains either a webhook or mail addresses. A retry sends the notification
+    to the whole table again."""
 
     #: The name of the target, by which the labels of a job select it.
     name: _Name

@@ -131,7 +131,8 @@ async def export(call: Call, request: Any) -> Message:
 
 
 async def require_files(services: Services, project: str, file_uses: tuple[BucketUse, ...]) -> None:
-    """Raise InvalidRequest unless all of these files exist and programs of the project may read them."""
+    """Raise InvalidRequest unless all files in `file_uses` exist and the project's programs may read
+    them."""
     check_and_parse(lambda: None, file_uses, services.buckets, project=project)
     faults = Faults()
     for field, uri in file_uses:
@@ -251,15 +252,16 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def file_uses(record: Dataset) -> Iterator[tuple[str, str]]:
-    """Yield the file URIs in the request that created this dataset, each with its field."""
+    """Yield the URIs of a dataset's files. Each comes with the path of the field in the create request that
+    contained the URI."""
     for files in record.files:
         for index, uri in enumerate(files.uris):
             yield f"dataset.metadata.inputConfig.gcsSource.uri[{index}]", uri
 
 
 def read_imports(record: Dataset, configs: Iterable[Any]) -> tuple[tuple[str, DataFiles], ...]:
-    """Return the files of an import request, each with the path of its import config. Raises InvalidRequest
-    with all errors."""
+    """Return the files of an import request. Each entry also contains the path of the field that specifies
+    the files, such as `import_configs[0]`. Raises InvalidRequest with all errors."""
     faults = Faults()
     imports: list[tuple[str, DataFiles]] = []
     for index, config in enumerate(configs):

@@ -137,7 +137,7 @@ def check(
     field: str, call: Call, request: Any, further: tuple[Violation, ...] = ()
 ) -> JobDraft[Any]:
     """Return the job that `field` of a create request contains. Raises InvalidRequest with all errors,
-    including `further`."""
+    including `further`, which contains the errors that the caller has already found."""
     services, key = call.services, _SPECS[field]
     parent = known_location(request.parent)
     public = public_field(call, request, field)
@@ -167,8 +167,8 @@ async def requested_job(field: str, call: Call, request: Any) -> JobDraft[Any]:
 
 
 def bucket_uses(spec: Mapping[str, Any], path: str) -> Iterator[BucketUse]:
-    """Yield each field of a CustomJobSpec (public JSON) that contains a bucket path, with the path. `path`:
-    the field of the specification in the request."""
+    """Yield (path of the field, URI) for each field of a job's specification that contains a gs:// URI.
+    `spec`: the CustomJobSpec in public JSON. `path`: the field of the specification in the request."""
     for position, pool_spec in enumerate(spec.get("workerPoolSpecs", ())):
         uris = pool_spec.get("pythonPackageSpec", {}).get("packageUris", ())
         field = f"{path}.worker_pool_specs[{position}].python_package_spec.package_uris"
@@ -180,7 +180,7 @@ def bucket_uses(spec: Mapping[str, Any], path: str) -> Iterator[BucketUse]:
 async def missing_reference_violations(
     services: Services, location: LocationName, spec: Spec, path: str
 ) -> tuple[Violation, ...]:
-    """Return violations for references of a job to resources that do not exist in that location.
+    """Return violations for references of a job to resources that do not exist in `location`.
 
     These resources are secrets, and experiments, runs and TensorBoards of the tracking addition
     (facts/experiments#jobs, facts/experiments#curves). `path`: the field of the specification in the request.
@@ -202,7 +202,8 @@ async def missing_reference_violations(
 async def _missing_secret_violations(
     services: Services, project: str, spec: Spec, path: str
 ) -> tuple[Violation, ...]:
-    """Return violations for variables that refer to missing secrets of a project."""
+    """Return a violation for each environment variable that refers to a secret that does not exist in the
+    project."""
     uses = tuple(_secrets(spec, path))
     if not uses:
         return ()
@@ -241,9 +242,8 @@ async def create_custom_job(call: Call, request: Any) -> Message:
     tracking, spec = call.services.tracking, request.custom_job.job_spec
     async with contextlib.AsyncExitStack() as stack:
         if tracking is not None and spec.experiment and not spec.experiment_run:
-            await requested_job(
-                _CUSTOM_FIELD, call, request
-            )  # A rejected request must not create a run.
+            # Check the request before the run is created, because a rejected request must not create a run.
+            await requested_job(_CUSTOM_FIELD, call, request)
             run = await stack.enter_async_context(tracking.create_run(spec.experiment))
             spec.experiment_run = public_field(call, request, _CUSTOM_FIELD)["jobSpec"][
                 "experimentRun"
@@ -280,8 +280,8 @@ async def _tuning_job(call: Call, job: TuningJob, in_list: bool) -> Message:
     # Read the measurements after the trials. Otherwise a finished trial could lack measurements. A list omits
     # measurements, because a page of large jobs would contain millions.
     measured = {} if in_list else await studies.measurements(job.study)
-    # For a thousand trials with a hundred measurements each, this takes half a second. Therefore it runs in a
-    # thread.
+    # Convert the trials in a thread. For a thousand trials with a hundred measurements each, the conversion
+    # takes half a second.
     view: Any = await asyncio.to_thread(views.tuning_job, job, trials, measured)
     if view.trial_job_spec.enable_web_access or view.trial_job_spec.enable_dashboard_access:
         add_to_trials(call, job, view.trials)

@@ -22,7 +22,7 @@ R = TypeVar("R", bound=Named)
 
 
 def of_location(parent: str) -> dict[str, Any]:
-    """Return the values of the columns that all resources of a location share. Raises InvalidRequest and
+    """Return the column values that select all resources in the location `parent`. Raises InvalidRequest and
     NotFound."""
     return structs.asdict(known_location(parent))
 
@@ -39,7 +39,7 @@ class Kind(Struct, Generic[N, R], frozen=True):
     table: Callable[[Services], Resources[N, R]]
     view: Callable[[Services, R], Message]
     listing: Listing[R]
-    #: Returns the values of the columns that all resources below a parent share.
+    #: Returns the column values that select all resources below a parent.
     of_parent: Callable[[str], dict[str, Any]] = of_location
     #: The plural of `noun`; None = `noun` with an s.
     plural: str | None = None
@@ -71,8 +71,8 @@ class Kind(Struct, Generic[N, R], frozen=True):
         kind: OperationKind,
         response: Callable[[R], Message],
     ) -> Message:
-        """Replace a resource by the result of `change`, and return a finished operation. `response`: returns
-        the operation's response for the new resource."""
+        """Replace a resource by the result of `change`, and return a finished operation. `kind`: the kind of
+        the operation. `response`: returns the operation's response for the new resource."""
         done: list[Operation] = []
 
         def operation(record: R) -> Operation:
@@ -101,7 +101,8 @@ class Kind(Struct, Generic[N, R], frozen=True):
 
 
 def list_response(verb: str, plural: str, views: Iterable[Message], token: str = "") -> Message:
-    """Return the response of a method such as `ListDatasets`."""
+    """Return the response of a list method, such as `ListDatasetsResponse`. `views`: the messages on the
+    page. `token`: the token of the next page; "" = no next page."""
     answer = message(f"{verb}{plural}Response", **{snake_case(plural): views})
     if token:
         answer.next_page_token = token

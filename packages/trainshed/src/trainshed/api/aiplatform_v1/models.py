@@ -478,8 +478,9 @@ def _check_aliases(aliases: Iterable[str], path: str, faults: Faults) -> None:
 def _view(record: ModelVersion, *, versioned: bool = False) -> Message:
     """Return the Model message of one version.
 
-    Its `metadata` contains the job that created the model, unless the upload contained other metadata.
-    `versioned`: whether the name contains the version, as in lists of versions.
+    The message's `metadata` contains the name of the job that created the model, unless the upload contained
+    other metadata. `versioned`: whether the model name in the message contains the version, as in lists of
+    versions.
     """
     view: Any = wire_json.from_public(f"{V1}.Model", json.loads(record.public_json))
     view.name = f"{record.name}@{record.version}" if versioned else str(record.name)

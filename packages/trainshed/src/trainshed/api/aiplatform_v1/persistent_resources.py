@@ -272,8 +272,8 @@ def _count(section: Section) -> int:
 def _with_pools(
     current: PersistentResource, sent: Section, used: Used, services: Services
 ) -> PersistentResource:
-    """Return the resource with the numbers of machines in a request. All other fields of its pools must be
-    unchanged."""
+    """Return the resource with the numbers of machines that a request specifies. The request must not change
+    any other field of the pools. `used`: numbers of machines that jobs use."""
     sections = list(sent.sections("resourcePools"))
     if [s.text("id") for s in sections] != [pool.id for pool in current.pools]:
         pool_ids = ", ".join(pool.id for pool in current.pools)

@@ -226,13 +226,14 @@ async def _views(call: Call, study: Study, records: Sequence[Trial]) -> list[Mes
             views.set_trial(view, study.name, record, measured.get(record.number, ()))
         return trials
 
-    # For a page of trials with a hundred measurements each, this takes half a second. Therefore it runs in a
-    # thread.
+    # Create the messages in a thread. For a page of trials with a hundred measurements each, this takes half
+    # a second.
     return await asyncio.to_thread(create_views)
 
 
 OPERATION_TIMEOUT: Final = 2.0
-"""Seconds that a request waits for its operation. Many clients then need not poll the operation."""
+"""Maximum number of seconds that a request waits for its operation. If the operation finishes in this time,
+the client does not need to poll the operation."""
 _MAX_SUGGESTIONS: Final = 1_000
 """Maximum number of suggestions per request. It equals the public maximum of trials per study
 (facts/tuning#metrics)."""

@@ -64,12 +64,13 @@ _TRIAL: Final = f"{INPUTS_FIELD}.trial_job_spec"
 
 
 class PipelineRequest(Struct, frozen=True):
-    """A pipeline to create: its specification, its public JSON and the inputs of its task."""
+    """A pipeline to create: its parsed specification, the pipeline in the request as public JSON, and the
+    readable inputs of its task."""
 
     pipeline: ParsedPipeline
     public: dict[str, Any]
     inputs: dict[str, Any]
-    #: Creation time (ns). The name of the directory with the dataset's files contains it.
+    #: Creation time (ns). It is part of the name of the directory for the dataset's files.
     created_at: Nanos
 
 
@@ -181,8 +182,8 @@ def _new(
     spec = parsed.job.spec
     data = (spec.trial if isinstance(spec, TuningSpec) else spec).data
     if data is not None:
-        # These variables are part of the job's public JSON. A user who submits the job again therefore gets
-        # the files of its dataset.
+        # Store the variables with the paths of the dataset's files in the job's public JSON. If a user
+        # submits the job again, the new job therefore gets the same files.
         for pool in _program_of(draft.inputs)[0].get("workerPoolSpecs", ()):
             program = pool.get("containerSpec") or pool.get("pythonPackageSpec", {})
             own = {row["name"]: row.get("value", "") for row in program.get("env", ())}
@@ -200,7 +201,7 @@ def _new(
         updated=now,
         labels=parsed.labels,
     )
-    # The store creates both records together. A pipeline therefore always has a job when it is created.
+    # The store creates both records together, so a new pipeline always has a job.
     return create_pipeline(pipeline, job), job
 
 
@@ -297,7 +298,7 @@ def read_inputs(pipeline: Any) -> tuple[dict[str, Any], tuple[Violation, ...]]:
         return {}, ()
     inputs_message = message(_MESSAGES[task])
     known, unknown = _split_unknown(task, inputs)
-    # The SDK accepts numbers as arguments. It sends 10 as 10.0.
+    # Convert numbers to texts, because the SDK accepts numbers as arguments and sends 10 as 10.0.
     walk = wire_json.Walk(keep_output_only=False, number_to_text=format_argument)
     walk.message(plans.plan_for(inputs_message), known, inputs_message, INPUTS_FIELD)
     rejected = tuple(Violation(v.field, v.description) for v in walk.violations)

@@ -205,7 +205,7 @@ V1: Final = "google.cloud.aiplatform.v1"
 
 
 def message(kind: str, **fields: Any) -> Any:
-    """Return an API message, such as `ListModelsResponse`, with these fields."""
+    """Return a Vertex AI message of type `kind`, such as `ListModelsResponse`, with these fields."""
     return pool.message(f"{V1}.{kind}", **fields)
 
 

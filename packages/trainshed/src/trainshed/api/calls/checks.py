@@ -14,8 +14,8 @@ from trainshed.core import errors as core
 from trainshed.wire.status import UnknownEnum, Violation, WireError, limit_violations
 
 _MAX_UNKNOWN_ENUMS: Final = 8
-"""Maximum number of unknown enum fields for which values are tried. It limits the cost of a request with many
-errors."""
+"""Maximum number of enum fields with an unknown value for which `certain_violations` tries all known values.
+The limit reduces the cost of a request with many errors."""
 
 
 def with_check_violations(error: WireError, check: Callable[[Message], object]) -> WireError:

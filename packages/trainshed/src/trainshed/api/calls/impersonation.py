@@ -85,10 +85,8 @@ def require_act_as(principal: Principal, accounts: Iterable[str | None]) -> None
 def texts_of(public: object) -> Iterator[tuple[str, str]]:
     """Yield all texts of a request with their field names. Labels are omitted."""
     parts: list[tuple[str, object]] = [("", public)]
-    for (
-        name,
-        value,
-    ) in parts:  # The loop extends this list, which takes half the time of nested generators.
+    # The loop extends `parts` while it runs. Nested generators would take twice as long.
+    for name, value in parts:
         if isinstance(value, str):
             yield name, value
         elif isinstance(value, dict):

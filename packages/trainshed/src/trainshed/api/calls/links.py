@@ -41,7 +41,8 @@ OPEN_VIEW: Final = "trainshed.v1.Jobs.Tensorboard"
 MAX_JOBS: Final = 20
 """Maximum number of jobs in one TensorBoard view."""
 LIFETIME: Final = 24 * 3600 * 10**9
-"""Lifetime of a mark in nanoseconds."""
+"""Lifetime in nanoseconds of a mark, which is the secret of a browser that has opened a page or a TensorBoard
+view."""
 _NONCE_SIZE: Final = 16
 """Size in bytes of a nonce. Nonces are equal for equal credentials, and differ for different credentials."""
 _HOST_SECRET_SIZE: Final = 15
@@ -73,7 +74,8 @@ def link_owner(
 
 @contextmanager
 def count_guesses(scope: MutableMapping[str, Any]) -> Generator[None]:
-    """Count the request as a guess if its link is not valid (`access.authentication_limits`)."""
+    """If the link of a request is not valid, mark the request as an attempt to guess a link.
+    `access.authentication_limits` limits such attempts."""
     try:
         yield
     except PermissionDenied:

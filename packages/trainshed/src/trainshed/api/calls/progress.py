@@ -122,6 +122,6 @@ def page_progress_reader() -> ProgressReader:
 
 
 def primary_of(job: Job) -> Replica:
-    """Return a job's primary replica. If the job has no replicas yet, return one that is not started."""
+    """Return a job's primary replica. If the job has no replicas yet, return a new, unstarted replica."""
     own = (replica for replica in job.replicas if replica.id == job.spec.primary)
     return next(own, Replica(job.spec.primary))

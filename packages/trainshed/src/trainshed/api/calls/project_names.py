@@ -39,8 +39,8 @@ _NAMES: Final = frozenset(
 _LISTS: Final = frozenset(
     {"artifacts", "child_contexts", "executions", "resource_names", "time_series"}
 )
-"""Fields that contain several names. A field with one of these names but only one value is treated like
-`_NAMES`."""
+"""Repeated fields that contain names. If another message has a field of the same name with a single value,
+that field is treated like a field in `_NAMES`."""
 
 
 _BARE_IDS: Final = "project_ids"
@@ -56,8 +56,8 @@ _NAME_FIELDS: Final = _NAMES | _LISTS
 
 
 _REPLACED: Final = _NAME_FIELDS | {"experiment", "experiment_run", "model"}
-"""Fields in which project numbers are replaced. They may be part of a resource, such as a job's
-specification."""
+"""Fields in which project numbers are replaced by IDs. They may also be in a resource within the request,
+such as a job's specification."""
 
 
 _REPLACED_LISTS: Final = _LISTS | {_BARE_IDS}
@@ -178,7 +178,7 @@ def subject_of(request: Message) -> str:
 
 @lru_cache(1024)
 def _is_named(part: FieldDescriptor) -> bool:
-    """Whether a request field contains one resource, which is a message with the field `name`."""
+    """Whether a request field contains one resource: a message that has a text field `name`."""
     if part.type != FieldDescriptor.TYPE_MESSAGE or part.is_repeated or part.message_type is None:
         return False
     name = part.message_type.fields_by_name.get("name")

@@ -98,8 +98,9 @@ class Registry(Struct, frozen=True):
 
         def check_request(request: Message) -> Message:
             if check is not None:
-                # `_perform` rejects callers without the permission, and records this. Such callers receive no
-                # other errors.
+                # If the caller lacks the permission, skip the check and ignore the error here. `_perform`
+                # then rejects the caller and records this in the audit log. Such callers receive no other
+                # errors.
                 with contextlib.suppress(PermissionDenied):
                     authorize(call.principal, call.method, tuple(projects_of(request)))
                     check(call, request)

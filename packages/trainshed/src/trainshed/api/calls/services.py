@@ -72,7 +72,7 @@ class Exports(Protocol):
         ...
 
     def stop(self, name: str) -> None:
-        """Stop an export whose operation was cancelled. Has no effect on other operations."""
+        """Stop the export of a cancelled operation. Has no effect if the operation is not an export."""
         ...
 
 
@@ -173,8 +173,8 @@ class Reservations(Protocol):
     """The persistent resources of the service."""
 
     async def wait_for_changes(self) -> None:
-        """Wait until all current changes are stored. A reader of a finished operation then also reads its
-        effect."""
+        """Wait until all current changes of persistent resources are stored. After that, a caller who reads a
+        finished operation also reads the resource that the operation has changed."""
         ...
 
     def get(self, name: PersistentResourceName) -> PersistentResource:
@@ -222,8 +222,8 @@ class Tracking(Protocol):
     async def missing_references(
         self, place: LocationName, spec: Spec, path: str
     ) -> tuple[Violation, ...]:
-        """Return violations for references in a job's specification to resources that do not exist in that
-        location. `path`: the field of the specification in the request."""
+        """Return violations for references in a job's specification to resources that do not exist in the
+        location `place`. `path`: the field of the specification in the request."""
         ...
 
     def create_run(self, experiment: str) -> AbstractAsyncContextManager[str]:

@@ -128,7 +128,8 @@ class Pace:
         return True
 
     async def wait_for_news(self, counts: Mapping[JobUid, int]) -> None:
-        """Wait until one of these jobs has more notices than its count, or until a keep-alive line is due."""
+        """Wait until one of these jobs has a new notice, or until a keep-alive line is due. `counts`: by job,
+        the number of notices that the stream has already handled."""
         notices, left = self._notices, self._seconds_left()
         if not any(notices.count(uid) > count for uid, count in counts.items()):
             await first_of(

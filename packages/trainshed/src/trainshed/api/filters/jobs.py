@@ -158,8 +158,8 @@ def _text_condition(leaf: Comparison, column: Column) -> Condition | None:
     if leaf.operator is Operator.EQUAL:
         return Equal(column, leaf.value)
     if leaf.operator is Operator.HAS and column is Column.DISPLAY_NAME:
-        # A text that matches a pattern contains all parts between the asterisks. The longest part is the most
-        # selective.
+        # Search the store for the longest part between the asterisks. Every text that matches the pattern
+        # contains this part, and the longest part excludes the most jobs.
         return Contains(max(leaf.value.split("*"), key=len))
     return None
 

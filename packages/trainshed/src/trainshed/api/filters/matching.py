@@ -104,9 +104,9 @@ def derive_bounds(
 def record_filter(
     text: str, noun: str, texts: Mapping[str, Callable[[T], str]]
 ) -> Callable[[T], bool]:
-    """Return the predicate for a filter by labels (`labels.KEY`) and by these text fields of records. Field
-    names are accepted in both spellings. `noun`: the plural noun for the records in errors. Raises
-    InvalidRequest for `filter`."""
+    """Return the predicate for a filter by labels (`labels.KEY`) and by text fields of records. `texts`: for
+    each field, a function that returns its text. Field names are accepted in both spellings. `noun`: the
+    plural noun for the records in errors. Raises InvalidRequest for `filter`."""
 
     def compile_test(leaf: Comparison | Term) -> Callable[[T], bool]:
         if leaf.path[0] == "labels":
@@ -203,8 +203,8 @@ def _is_any(comparison: Comparison) -> bool:
 
 
 def ranked_test(comparison: Comparison, ranks: Mapping[str, int]) -> Callable[[int], bool]:
-    """Return the test of a word by its rank, such as a log severity. Raises FilterError for an unknown
-    word."""
+    """Return a test that compares ranked words, such as log severities, by their rank. `ranks`: the rank of
+    each word. Raises FilterError if the filter contains an unknown word."""
     rank = ranks.get(comparison.value.upper())
     if rank is None:
         raise FilterError(
@@ -234,7 +234,8 @@ def parse_time(text: str) -> int:
 
 
 def ordered_test(comparison: Comparison, expected: K) -> Callable[[K], bool]:
-    """Return the test of a value by the natural order of its type."""
+    """Return a test that compares a value with `expected`. The operator in `comparison` determines the test,
+    such as `value < expected`."""
     match comparison.operator:
         case Operator.EQUAL | Operator.HAS:
             return lambda value: value == expected

@@ -178,8 +178,8 @@ class _Parser:
         return self._text_of(_VALUE, "a value is expected")
 
     def _text_of(self, bare: re.Pattern[str], missing: str) -> str:
-        """Return the quoted or bare text at the current position. Escapes are removed. `missing`: the error
-        without a text."""
+        """Return the quoted or bare text at the current position, without escapes. `bare`: the pattern of a
+        bare text. `missing`: the error message if there is no text."""
         if self._text.startswith(('"', "'"), self._position):
             match = _QUOTED.match(self._text, self._position)
             if match is None:
@@ -224,7 +224,7 @@ class _Parser:
         return self._peek() in ("", ")")
 
     def _accept(self, character: str) -> bool:
-        """If the next character is this one, skip it. Return whether it was skipped."""
+        """If the next character after whitespace is `character`, skip it. Return whether it was skipped."""
         is_next = self._peek() == character
         self._position += is_next
         return is_next

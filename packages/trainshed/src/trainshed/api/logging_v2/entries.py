@@ -69,8 +69,8 @@ from trainshed.wire import pool
 
 SERVICE_METHODS: Final = "google.logging.v2.LoggingServiceV2"
 _DIAGNOSTIC: Final = "logging.googleapis.com/diagnostic"
-"""A payload field by which a client library identifies itself once per program. Its entry contains no other
-field."""
+"""A payload field by which a client library identifies itself once per program. Entries with only this field
+are ignored."""
 _DEFAULT_PAGE_SIZE: Final = 50
 _MAX_PAGE_SIZE: Final = 1_000
 _SCAN_LIMIT: Final = 20_000
@@ -298,12 +298,13 @@ async def _named_jobs(reader: Reader, project: str, job_ids: Collection[str]) ->
 
 
 def _end(job: Work, log_filter: LogFilter, now: Nanos) -> int:
-    """Return the end time of the listed entries of a job, exclusive. For a finished job, ignore the margin
-    that a client omits, because no late lines can arrive.
+    """Return the time before which the entries of a job are listed.
 
-    `gcloud ai-platform jobs stream-logs` stops at the end of a silent job. With the margin, it would never
-    show the last five seconds (spec/clients#stream-logs). On the public service, the end of a job becomes
-    visible only one minute after its lines.
+    For a running job, the newest lines are omitted, because late lines may still arrive. A finished job has
+    no late lines. If the client has omitted its newest entries (`_CLIENT_MARGIN`), they are listed anyway:
+    `gcloud ai-platform jobs stream-logs` stops at the end of a silent job, and would otherwise never show the
+    last five seconds (spec/clients#stream-logs). On the public service, the end of a job becomes visible only
+    one minute after its lines.
     """
     if not job.state.is_final:
         return min(log_filter.end, now - _SETTLE_TIME)
@@ -342,7 +343,8 @@ def _json_line(entry: Any, labels: dict[str, str]) -> str:
     """Return an entry in the form in which a program would print it: a JSON object with `severity` and
     `message`."""
     kind = entry.proto_payload.type_url.rpartition("/")[2]
-    entry.ClearField("proto_payload")  # The message type of this payload exists only in the client.
+    # The service cannot convert this payload, because only the client has its message type.
+    entry.ClearField("proto_payload")
     public = wire_json.to_public(entry)
     content = {"severity": public.get("severity", "DEFAULT")}
     if kind:
@@ -485,7 +487,7 @@ async def _service_entries(services: Services, job: Work, span: Span) -> AsyncIt
 
 
 def matching_replicas(job: Job, tasks: frozenset[str] | None) -> frozenset[ReplicaId] | None:
-    """Return the replicas whose logs contain these tasks; None = all replicas."""
+    """Return the replicas whose log lines belong to one of these tasks; None = all replicas."""
     if tasks is None:
         return None
     writers = (*job.spec.replicas(), SERVICE)

@@ -63,14 +63,15 @@ _STATES_BY_KIND: Final[Mapping[str, JobState]] = {
     "failed": JobState.FAILED,
     "cancelled": JobState.CANCELLED,
 }
-"""The job's state after a timeline entry, by kind."""
+"""The state of a job after a timeline entry, by the kind of the entry."""
 
 _VERDICT_SEVERITIES: Final[Mapping[object, Severity]] = {
     Effect.JOB_SUCCEEDS: Severity.INFO,
     Effect.REPLICA_DONE: Severity.INFO,
     Effect.JOB_CANCELLED: Severity.WARNING,
 }
-"""Severities of the timeline entries of verdicts, by effect. All other effects are failures."""
+"""Severities of the timeline entries about verdicts (decisions of the failure table), by effect. Verdicts
+with any other effect have the severity ERROR."""
 
 
 class Source(Struct, frozen=True):
@@ -106,7 +107,7 @@ class Entry(Struct, frozen=True):
     text: str
     #: The fields of a JSON line, or the public form of an audit record's AuditLog message.
     payload: dict[str, Any] | None = None
-    #: Additional labels. If the source has the same label, its value is used.
+    #: Additional labels. If the source has a label with the same key, the source's value is used.
     own_labels: dict[str, str] = {}
     #: Additional fields in public JSON, such as `httpRequest`. If they contain `insertId`, clients see it
     #: instead of `insert_id`.
@@ -141,7 +142,8 @@ _SERVICE_NAMES: Final = {
     "credentials": "iamcredentials",
     "resourcemanager": "cloudresourcemanager",
 }
-"""Services whose method names contain the name of another service, with that name."""
+"""Names of services, by the word before the version in their method names. All other services have this word
+as their name."""
 
 
 def audit_entry(row: AuditRow) -> Entry:
@@ -187,7 +189,8 @@ def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry
     if is_ml:
         labels[_STATE_LABEL] = JobState.QUEUED
     last, first_time = 0, timeline[0].at if timeline else 0
-    # The first line of a log shows by what the requested resources were replaced (spec/runtimes#substitutes).
+    # Return the notices of the submission first, so that the first line of a log shows the resources that
+    # replace the requested ones (spec/runtimes#substitutes).
     for event in sorted(
         timeline, key=lambda event: event.kind != "notice" or event.at != first_time
     ):

@@ -162,7 +162,7 @@ def _field(
     def in_order(entry: Entry) -> bool:
         value = _value_at_path(read(entry), path)
         if isinstance(value, str) and value.isdecimal():
-            value = int(value)  # JSON represents a 64-bit integer as text.
+            value = int(value)  # Convert, because JSON represents 64-bit integers as text.
         return isinstance(value, int | float) and ordered(value)
 
     return in_order

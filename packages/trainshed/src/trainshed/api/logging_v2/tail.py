@@ -89,7 +89,8 @@ class _TailedJob(Struct):
     """A job whose entries a session returns."""
 
     work: Work
-    #: The job name that the entries of its lines contain.
+    #: The job name in the returned entries. For the job of a trial, this is the name of the tuning job,
+    #: unless the filter selects the trial.
     job_name: JobName
     trial: str | None
     #: The replicas whose lines the session returns; None = all replicas.
@@ -145,7 +146,7 @@ class _Session:
         #: Entries in a heap, ordered by time and insert ID.
         self._buffer: list[tuple[tuple[Nanos, str], int, Entry]] = []
         self._numbers = count()
-        #: The end of each entry's window by the event loop's clock, with the entry's position.
+        #: For each entry, the end of its window by the event loop's clock, and its time and insert ID.
         self._ends: deque[tuple[float, tuple[Nanos, str]]] = deque()
 
     async def read(self) -> None:
@@ -164,7 +165,8 @@ class _Session:
                 self._unread.discard(uid)
             elif not await self._read_job(job):
                 self._unread.discard(uid)
-                # The last lines are readable before the end of the job is published.
+                # Forget a job if it has finished and all of its lines were read. No lines follow, because the
+                # last lines are readable before the end of the job is published.
                 if job.work.state.is_final:
                     self._finish(uid)
 
@@ -208,7 +210,7 @@ class _Session:
         return lines == _CHUNK_SIZE
 
     def _lines(self, job: _TailedJob) -> tuple[list[Entry], int]:
-        """Return the entries of a job's next lines that match, and the number of lines that were read.
+        """Return the matching entries among a job's next lines, and the number of lines that were read.
         Blocks."""
         entries: list[Entry] = []
         lines = 0
@@ -218,8 +220,8 @@ class _Session:
         for stored, source in new_lines:
             line = source.line(stored)
             job.positions[line.replica] = (line.attempt, line.n)
-            # A notice in the log is omitted, because the timeline contains it too, and it becomes a service
-            # line.
+            # Omit a notice in the log, because the timeline contains it too. The session returns it as a
+            # service line.
             if not line.is_notice and self._passes(
                 entry := replica_entry(job.job_name, line, job.trial)
             ):
@@ -248,7 +250,7 @@ class _Session:
             self._jobs.pop(uid, None)
             return None
         if (job := self._jobs.get(uid)) is not None:
-            job.work = work  # The state and the links of the job may have changed.
+            job.work = work  # The job's state and links may have changed.
         elif (job := self._new_job(work)) is not None:
             self._jobs[uid] = job
         else:

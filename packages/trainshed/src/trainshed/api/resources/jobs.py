@@ -203,7 +203,8 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
     try:
         await services.logs.remove(uid)
     except OSError as error:
-        # The job is deleted, and its UID is never used again. The remaining log only occupies disk space.
+        # Only log the error. The job is deleted and its UID is never used again, so the remaining log only
+        # occupies disk space.
         _log.warning("the log of the deleted job %s could not be deleted: %s", name, error)
     try:
         await services.points.forget((uid,))
@@ -213,7 +214,8 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
         try:
             await services.shells.delete_autopsy(uid, autopsy.attempt, autopsy.replica)
         except (terminals.TerminalRefused, Unavailable) as refused:
-            # An open shell uses the autopsy. The autopsy is deleted after its retention period.
+            # Only log the error, for example if an open shell uses the autopsy. The service deletes the
+            # autopsy after its retention period.
             _log.warning(
                 "an autopsy of the deleted job %s could not be deleted yet: %s", name, refused
             )

@@ -69,7 +69,7 @@ async def cancel_operation(services: Services, name: str) -> None:
     if record.export is not None:
         text += f" Delete the files that it has written to {record.export.output}."
     error = JobError(CANCELLED, text)
-    # The operation may have finished in the meantime.
+    # Ignore the error if the operation has finished in the meantime. It then stays unchanged.
     with contextlib.suppress(StaleCommit):
         await services.studies.finish_operation(
             replace(record, state=ended, error=error, updated=services.now())

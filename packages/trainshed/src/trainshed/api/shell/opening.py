@@ -70,7 +70,8 @@ async def open_shell(
     assert isinstance(job, Job), "tickets are for jobs with replicas"
     try:
         if ticket.autopsy is not None:
-            # A bucket that the job's program could see may belong to another project by now.
+            # Show only buckets that the project's programs can see now. A bucket that the job could see may
+            # belong to another project by now.
             request = replace(
                 request, buckets=services.buckets.visible_buckets(job.name.project_id)
             )
@@ -98,7 +99,8 @@ async def open_shell(
 
 
 async def record_end(services: Services, job: Job, ticket: Ticket, opened: Nanos) -> None:
-    """Add an entry about the end of a shell to the job's timeline."""
+    """Add an entry about the end of a shell to the job's timeline. `opened`: the time (ns) at which the shell
+    was opened."""
     duration = max(0, services.now() - opened) // _SECOND
     text = f"The shell of {ticket.who} in {location_of(job, ticket)} was closed after {duration} s."
     await _record(services, job, ticket, text)

@@ -53,7 +53,7 @@ from trainshed.httpd.messages import Receive, Request, Response, Scope, Send
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import WireError
 
-# The terminal emulator uses inline styles.
+# The policy allows inline styles, because the terminal emulator uses them.
 _PAGE: Final = LinkPage(
     "/shell/",
     Path(__file__).parent / "page",
@@ -235,7 +235,8 @@ async def bridge(
 
     def restart_timeout() -> None:
         if idle:
-            # If the timeout has just expired, it cannot be moved. The task that waits handles it.
+            # Ignore the error if the timeout has just expired and cannot be moved. The task that waits then
+            # handles the timeout.
             with contextlib.suppress(RuntimeError):
                 timeout.reschedule(asyncio.get_running_loop().time() + idle)
 

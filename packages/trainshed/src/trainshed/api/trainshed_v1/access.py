@@ -179,7 +179,8 @@ async def revoke_token(call: JsonCall) -> Nothing:
         detail["tokens"] = [token.id for token in revoked]
         detail["of"] = sorted({token.email for token in revoked})
         remaining = book.without_tokens(token.digest for token in revoked)
-        # Signing out in one command-line client does not invalidate the user's other tokens.
+        # Exclude command-line tokens. If a user signs out in one command-line client, the user's other tokens
+        # must remain valid.
         signed_out_emails = {
             token.email for token in revoked if token.note != _COMMAND_LINE_NOTE
         } | unlisted

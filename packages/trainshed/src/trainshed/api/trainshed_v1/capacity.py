@@ -296,7 +296,8 @@ async def _machine_time(
     for _ in range(_MAX_ATTEMPTS):
         holding, reserved = capacity.placed_jobs(), tuple(reservations.uses(until))
         ended = await call.services.reader.machine_time(project, since, until)
-        # Machines that are released while this method runs must be counted only once.
+        # Read the occupied capacity again. If machines were released in the meantime, read everything again,
+        # because those machines would be counted twice.
         after = {(job.uid, job.placed) for job in capacity.placed_jobs()}
         is_same = reserved == tuple(reservations.uses(until))
         if is_same and all((job.uid, job.placed) in after for job in holding):

@@ -43,10 +43,11 @@ class WorkState(Struct, frozen=True):
     contain."""
 
     work: Work
-    #: The reason why the job waits for capacity; None if it does not wait. For a search, the reason of its
-    #: first trial.
+    #: The reason why the job waits for capacity; None if it does not wait. For a pipeline, or a
+    #: tuning job that has not started: the reason of the first of its jobs that waits.
     waiting: Waiting | None = None
-    #: The jobs of running trials, or the job of a pipeline. They are read at the same time.
+    #: The states of the jobs of running trials, or of the job of a pipeline. They are read together with this
+    #: state.
     children: tuple["WorkState", ...] = ()
 
     @property
@@ -196,7 +197,7 @@ async def resource_of(services: Services, work: Work, etag: str) -> dict[str, An
             return wire_json.to_public(vertex.custom_job(work))
         case TuningJob():
             measurements = await services.studies.measurements(work.study)
-            # For a thousand trials, this takes a second. Therefore it runs in a thread.
+            # Convert the trials in a thread, because the conversion of a thousand trials takes a second.
             return await asyncio.to_thread(
                 lambda: wire_json.to_public(vertex.tuning_job(work, trials, measurements))
             )
@@ -230,7 +231,8 @@ async def _descriptions(call: JsonCall, work: Work, before: int) -> AsyncGenerat
         sent = text
         if work_state.work.state.is_final:
             return
-        # For a job that had no count yet, notices may have been missed. Therefore the state is read again.
+        # Wait only if the notices of all jobs were counted. For a new job without a count, notices may have
+        # been missed, so the state is read again at once.
         if work_state.uids <= counts.keys():
             await pace.wait_for_news({job_uid: counts[job_uid] for job_uid in work_state.uids})
         await pace.start_read()

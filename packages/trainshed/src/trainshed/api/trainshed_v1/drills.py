@@ -170,7 +170,8 @@ async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
             after = await _first_step(series, lines)
         step_numbers = [step.number for step in steps if step.at >= hit.began]
         source = ", ".join(log_task_name(job.name.api, replica) for replica in replicas or ())
-        # The logs of several replicas have no common order of steps.
+        # If the lines are from all replicas, do not check the order of the steps, because the logs of several
+        # replicas have no common order.
         ascending = not source or step_numbers == sorted(step_numbers, reverse=True)
         return Progress(
             source=source,

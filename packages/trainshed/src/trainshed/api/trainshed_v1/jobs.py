@@ -329,7 +329,7 @@ async def cancel_all(call: JsonCall) -> records.CancelledJobs:
         await services.access.record()
     cancelled: list[str] = []
     for work in unfinished:
-        with suppress(FailedPrecondition, NotFound):  # The job may have ended in the meantime.
+        with suppress(FailedPrecondition, NotFound):  # Skip a job that has ended in the meantime.
             await cancel_work(services, call.principal, work)
             cancelled.append(str(work.name))
     return records.CancelledJobs(jobs=tuple(cancelled))
@@ -390,7 +390,8 @@ def _filter(call: JsonCall) -> tuple[JobFilter, tuple[str, ...]]:
 
 
 def _mentions(work: Work, word: str) -> bool:
-    """Whether the display name, the ID or a label contains a word in lower case."""
+    """Whether the display name, the ID or a label contains `word`, ignoring case. `word` must be in lower
+    case."""
     return (
         word in work.display_name.lower()
         or word in work.name.job_id.lower()

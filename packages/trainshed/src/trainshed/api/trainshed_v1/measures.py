@@ -65,7 +65,7 @@ async def curves(call: JsonCall) -> records.JobCurves:
     if max_points > _MAX_POINTS:
         text = f"At most {_MAX_POINTS} points of a curve can be returned, not {max_points}."
         raise InvalidRequest((Violation("points", text),))
-    # Steps may be negative.
+    # Without limits, select all steps, including negative steps.
     begin = call.number("begin", None) or EVERYTHING.begin
     end = call.number("end", None) or EVERYTHING.end
     has_means = call.flag("means")
@@ -309,7 +309,7 @@ async def trend(
 async def meets_bounds(services: Services, work: Work, bounds: Sequence[Bound]) -> bool:
     """Whether the last values of the metrics of a job, tuning job or pipeline meet all bounds."""
     measured = await _read_measures(services, work)
-    # A job may have a thousand metrics in event files, so this runs in a thread.
+    # Compare in a thread, because a job may have a thousand metrics in event files.
     return await asyncio.to_thread(
         lambda: all(any(known.is_within(bound) for known in measured) for bound in bounds)
     )

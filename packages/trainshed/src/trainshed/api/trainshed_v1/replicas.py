@@ -204,9 +204,8 @@ def _view(job: Job, attempt: int, replica: ReplicaId, started: Launch) -> record
         hostname=started.hostname or "",
         address=started.address,
         isolation=started.level,
-        user=None
-        if started.user == -1
-        else started.user,  # The value is -1 if a shim of version 0.2.0 has written the record.
+        # A shim of version 0.2.0 has stored -1 in place of the user.
+        user=None if started.user == -1 else started.user,
         timeout_seconds=job.spec.scheduling.timeout / 1e9,
         service_account=service_account(job.name.project_id, job.spec),
     )
