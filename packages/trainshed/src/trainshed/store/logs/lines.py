@@ -267,8 +267,8 @@ def severity_of(stream: Stream, text: str) -> Severity:
         return level
     if stream is Stream.STDOUT:
         return Severity.INFO
-    # On stdout such a word may not be a level ("error: 0.03" is a metric). On stderr it can only lower the
-    # severity.
+    # On stdout, a word before a colon may not be a level ("error: 0.03" is a metric), so it is used only on
+    # stderr. There, it can only lower the severity.
     if match := _WORD_BEFORE_COLON.match(head):
         return _LEVELS[match[1].upper()]
     if "Warning: " in head and _PYTHON_WARNING.match(head):

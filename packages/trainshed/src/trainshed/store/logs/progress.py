@@ -55,13 +55,14 @@ def sample(segments: Sequence[Segment], place: int, whole: int = FEW) -> Sample:
     entries: list[Entry] = []
     for start, until in spans:
         data = _read(segments, sizes, start, until)
-        # A piece from the middle may begin in the middle of a line.
+        # A piece from the middle of the log may begin in the middle of a line. Skip the rest of this line.
         skipped = 0 if start == place else data.find(b"\n") + 1
         entries.extend(records(data[skipped:], _entries))
         if ends := data.rfind(b"\n") + 1:
             place = start + ends
         elif until - start >= most // _END:
-            place = until  # This is the beginning of a long line. Skip it.
+            # The bytes contain only the beginning of a long line. Continue after them in the next sample.
+            place = until
     lines = tuple((entry.t, entry.m) for entry in entries if entry.s is not Stream.SERVICE)
     newest = entries[-1] if entries else None
     return Sample(lines, place, read_line(newest.s, newest.m).text if newest else None)

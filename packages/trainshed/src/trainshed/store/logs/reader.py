@@ -120,7 +120,8 @@ class LogReader:
         since: Nanos = 0,
         replicas: Collection[ReplicaId] | None = None,
     ) -> Iterator[tuple[Entry, "Source"]]:
-        """Yield the entries of `new_line_groups` with their sources. Blocks."""
+        """Yield the lines from `since` on that are not in `seen`, merged by time, each with the log that
+        contains it. Blocks."""
 
         def read(_: Source, block: bytes) -> tuple[list[bytes], list[Entry]]:
             entries = decode_lines(block)

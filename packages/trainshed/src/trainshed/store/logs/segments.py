@@ -109,8 +109,8 @@ class _Segment:
         return None
 
     def place(self, before: Before) -> int:
-        """Return the offset of the first entry for which `before` is false, or `size` if it is true for
-        all."""
+        """Return the offset of the first entry for which `before` is false. If `before` is true for all
+        entries, return `size`."""
         low, high = 0, self.size
         # The first guess is near the end, where followers of a log usually read.
         guess = high - _BLOCK
@@ -118,7 +118,8 @@ class _Segment:
             middle = self._line_start(guess, high)
             place = self.first(middle, high) if middle < high else None
             if place is None:
-                # No line begins in the upper half. The rest is one long line, or is empty.
+                # No readable line begins in the upper half. Stop halving, and search the remaining lines one
+                # by one.
                 break
             entry, end = place
             if before(entry):

@@ -56,7 +56,7 @@ class ServiceLog:
 
 
 def _write(segments: Segments, stream: Stream, lines: Sequence[str]) -> None:
-    """Write lines. Raise OSError if the disk is full, because no later write would repeat them."""
+    """Write lines. Raise OSError if the disk is full, because no later call may write the remaining lines."""
     segments.write(stream, list(lines))
     if segments.waits:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

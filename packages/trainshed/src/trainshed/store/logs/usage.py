@@ -76,7 +76,7 @@ class Life(Struct, frozen=True):
     #: UUIDs of the replica's own GPUs.
     gpus: tuple[str, ...] = ()
     looks: tuple[Look, ...] = ()
-    #: Whether the last sample was recorded.
+    #: Whether the shim marked the last sample as final, so no more samples of this incarnation follow.
     over: bool = False
 
     @property
@@ -138,7 +138,8 @@ class ReplicaUsage(Struct, frozen=True):
 
 def with_busy_processors(use: Use, usages: Iterable[ReplicaUsage]) -> Use:
     """Return the machine use of an attempt, completed with the average numbers of busy processors and GPUs.
-    They are computed from samples of the attempt's replicas."""
+    The averages are computed from samples of the attempt's replicas. Without samples, the use stays
+    unchanged."""
     seconds = (use.ended - use.began) / 1e9
     looks = [
         life.looks[-1]
@@ -153,7 +154,8 @@ def with_busy_processors(use: Use, usages: Iterable[ReplicaUsage]) -> Use:
     known = [busy for busy in gpus if busy is not None]
     return replace(
         use,
-        # If limits are not enforced, a program may use more processors than it requested.
+        # Limit the value to the requested processors. If limits are not enforced, a program may use more of
+        # them.
         busy_cpus=min(use.vcpus, sum(look.cpu for look in looks) / seconds),
         busy_gpus=min(use.accelerators, sum(known) / seconds) if known == gpus != [] else None,
     )
@@ -222,7 +224,7 @@ def _lives(data: bytes) -> tuple[Life, ...]:
 def _point(earlier: Look, later: Look) -> Point | None:
     seconds = (later.at - earlier.at) / 1e9
     if seconds <= 0:
-        return None  # The interval has no duration, or the clock was set back.
+        return None  # No usage: the samples have equal times, or the clock was set back.
     before = earlier.gpus or (_NOT_TOLD,) * len(later.gpus)
     gpus = tuple(
         None

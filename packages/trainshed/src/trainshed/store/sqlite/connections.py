@@ -50,8 +50,8 @@ def open_reader(database: Path) -> sqlite3.Connection:
 
 
 def _open(database: Path) -> sqlite3.Connection:
-    # Only one thread at a time uses a connection. It may be another thread than the one that opened the
-    # connection.
+    # Disable SQLite's check of the thread. Only one thread at a time uses a connection, but another thread
+    # may have opened the connection.
     connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
     # A text with invalid UTF-8 must not prevent reading and reporting the rest of the row.
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
@@ -157,7 +157,7 @@ def require_sound(connection: sqlite3.Connection, database: Path) -> None:
     except sqlite3.DatabaseError as failure:
         verdict = str(failure)
     if verdict != "ok":
-        # The first line of the check's result contains the name of the schema.
+        # Report only the last line of the check's result. The first line contains the name of the schema.
         raise damaged_error(database, verdict.splitlines()[-1])
 
 

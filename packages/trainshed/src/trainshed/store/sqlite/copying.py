@@ -72,8 +72,8 @@ def unreadable_in(database: Path) -> Iterator[str]:
             except FailedPrecondition:
                 yield f"jobs {uid} ({name})"
         for codec in CODECS:
-            # Unreadable parts of a job were already reported. The format of an intent depends on the kind of
-            # the intent.
+            # Skip jobs, whose unreadable records were reported above. Skip intents, because their format
+            # depends on the kind of the intent.
             if codec.table in ("jobs", "intents"):
                 continue
             query = "SELECT name FROM pragma_table_info(?) WHERE pk ORDER BY pk"

@@ -99,8 +99,8 @@ class FileStore(Store):
     async def watch(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_EVERY)
-            # The writer checks the files before each transaction. If a file is missing, it saves the data if
-            # possible.
+            # Run an empty write, because the writer checks the files before each write. If a file is missing,
+            # the writer saves the data if possible, and the write raises Unavailable.
             with contextlib.suppress(Unavailable):
                 await self._writer.run("watch", lambda _: None)
 
@@ -188,8 +188,8 @@ class _Lock:
         self.before = next((word for word in words if word in (_OPEN, _CLOSED)), None)
         #: The epoch of the last leader, or 0 if unknown.
         self.epoch = int(next((word for word in words if word.isdecimal()), "0"))
-        # The service may crash before the database exists. The file must then not state that a database
-        # existed.
+        # Do not record an open database yet. If the service crashes before it has created the database, the
+        # next start must not report the database as missing.
         self._write_state(self.before or "")
 
     def note_epoch(self, epoch: int) -> None:

@@ -245,8 +245,8 @@ class Intake(Port):
         return await self._writer.run("delete_job", work)
 
     async def drain_node(self, drain: NodeDrain) -> None:
-        """Put a node under maintenance. If the node already is, `since` stays unchanged, and the new reason
-        replaces the old one."""
+        """Put a node under maintenance. If the node is already under maintenance, `since` stays unchanged,
+        and the new reason replaces the old one."""
         await self._execute("drain_node", asdict(drain))
 
     async def undrain_node(self, node: str) -> None:
@@ -260,8 +260,8 @@ class Intake(Port):
         makes the change. An owner of the project can neither exceed nor remove a limit that was set by an
         owner of the service: in these cases, PermissionDenied is raised."""
         most = limit if by_service else None
-        # A share is not a limit: the service's default share applies only to users who have no share of their
-        # own.
+        # If the quota is a user's own quota, also check the limit for each user (EACH). This is not necessary
+        # for a share, because the share for each user applies only to users without a share of their own.
         fallback = EACH if key.person and key.metric != SHARE else key.person
         parameters = asdict(key) | {"limit": limit, "most": most, "each": fallback}
 
@@ -275,7 +275,8 @@ class Intake(Port):
         await self._writer.run("set_quota", work)
 
     async def _execute(self, statement: str, parameters: Parameters) -> int:
-        """Execute the statement with the name of the calling method. Return the number of changed rows."""
+        """Execute an SQL statement in a transaction, and return the number of changed rows. `statement`: the
+        name of the SQL statement, which is also the name of the calling method."""
         return await self._writer.run(
             statement, lambda connection: connection.execute(_SQL[statement], parameters).rowcount
         )
@@ -284,7 +285,7 @@ class Intake(Port):
 def _refuse_looser(key: QuotaKey, limit: float | None, person: str, most: float) -> None:
     """Raise PermissionDenied if an owner of a project would raise or remove a limit that an owner of the
     service has set. `most`: that limit. `person`: the user to whom it applies."""
-    # If a user's own limit is removed, the limit for each user still applies.
+    # The removal of a user's own limit is allowed, because the service's limit for each user still applies.
     is_kept = limit is None and person != key.person
     if is_kept or (limit is not None and limit <= most and key.metric != SHARE):
         return
@@ -359,8 +360,8 @@ class Ledger(Port):
             return epoch
 
         epoch = await self._writer.run("acquire", work)
-        # If the disk is full, the file is not updated. The only consequence is that the next start has less
-        # information.
+        # Ignore a failure to record the epoch in the lock file, for example on a full disk. The only
+        # consequence is that the next start of the service has less information.
         with contextlib.suppress(OSError):
             self._acquired(epoch)
         return epoch

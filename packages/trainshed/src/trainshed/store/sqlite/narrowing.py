@@ -43,7 +43,7 @@ _OF_COLLECTION: Final = (
 
 
 class Walk(Struct, frozen=True):
-    """Selects all works of a list whose UID is lower than the parameter `:below`."""
+    """Selects the works of a list with UIDs lower than the parameter `:below`."""
 
     #: A statement that selects the UIDs of the works, newest first. Callers may append a LIMIT.
     sql: str
@@ -163,7 +163,7 @@ class _Sql(Struct):
             case Equal(Column.DISPLAY_NAME, value):
                 return f"works.display_name = {self._value(value)}"
             case Equal(_, job_id):
-                # The job ID may also be the UID of a work.
+                # A work's ID is either an ID that a client chose, or the work's UID. Search for both.
                 value = self._value(job_id)
                 return (
                     "works.uid IN (SELECT uid FROM job_names INDEXED BY job_names_chosen "

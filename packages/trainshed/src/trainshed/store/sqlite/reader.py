@@ -44,12 +44,13 @@ class Reader(Port):
     """Reads from the store. All calls are cheap. A call sees all acknowledged writes."""
 
     async def job(self, name: JobName) -> tuple[Work, str]:
-        """Return a job and its etag. Raise NotFound, or FailedPrecondition if the record is unreadable. The
-        following methods raise the same errors."""
+        """Return a job and its etag. Raise NotFound, or FailedPrecondition if the record is unreadable.
+        `job_by_uid` and `find` raise the same errors."""
         return self._one_job("job", name_parameters(name), name)
 
     async def job_by_uid(self, uid: JobUid, projects: Sequence[str] = ()) -> tuple[Work, str]:
-        """Return a job in these projects and its etag. Without projects: in any project. Raise NotFound."""
+        """Return the job with this UID and its etag. `projects`: the projects to search; () = all projects.
+        Raise NotFound."""
         parameters = {"uid": uid, "projects": json.dumps(list(projects))}
         return self._one_job("job_by_uid", parameters, f"the job with number {uid}")
 
@@ -71,8 +72,8 @@ class Reader(Port):
         return self._snapshots.read_now(read)
 
     async def find(self, job_id: str, projects: Sequence[str] = ()) -> tuple[Work, str]:
-        """Return the newest job with this job ID in these projects, of any API, and its etag. Without
-        projects: in any project. Raise NotFound."""
+        """Return the newest job with this job ID, of any API, and its etag. `projects`: the projects to
+        search; () = all projects. Raise NotFound."""
         parameters = {"job_id": job_id, "projects": json.dumps(list(projects))}
         return self._one_job("find", parameters, f"a job with the id {job_id!r}")
 

@@ -24,7 +24,7 @@ _V1 = "google.cloud.aiplatform.v1"
 
 
 class Ending(Struct, frozen=True):
-    """The end of an operation. `response`: the resource as public JSON."""
+    """The end of an operation. `response`: the resource in the JSON form of the public API."""
 
     name: str
     at: Nanos

@@ -27,13 +27,15 @@ class Notifications(Port):
     removed has no effect."""
 
     async def waiting(self, limit: int) -> tuple[Outgoing, ...]:
-        """Return the notifications whose next delivery attempts are due first, in the order of `due`."""
+        """Return at most `limit` notifications of each target, ordered by the due time of their next delivery
+        attempt."""
         return self._snapshots.read_now(
             lambda c: tuple(map(_outgoing, c.execute(_NOTIFICATIONS["waiting"], {"limit": limit})))
         )
 
     async def count(self) -> tuple[int, int]:
-        """Return two numbers: the undelivered notifications, and those with a failed attempt."""
+        """Return two counts of undelivered notifications: all of them, and those for which a delivery attempt
+        has failed."""
         return self._snapshots.read_now(lambda c: c.execute(_NOTIFICATIONS["count"]).fetchone())
 
     async def put_budgets(self, notices: Sequence[BudgetNotice]) -> None:

@@ -151,9 +151,9 @@ class Studies(Resources[StudyName, Study]):
     ) -> Trial:
         """Replace a trial by the result of `change`, and add a measurement, in one transaction.
 
-        `change`: a pure function of the trial. It can also call a function that returns the trial's
-        measurements. The new measurement replaces a measurement with the same step and elapsed time. Raise
-        NotFound, and the errors of `change`.
+        `change`: a pure function that returns the new trial. Its arguments are the stored trial, and a
+        function that returns the trial's measurements. `measurement`: replaces a measurement with the same
+        step and elapsed time. Raise NotFound, and the errors of `change`.
         """
 
         def work(connection: sqlite3.Connection) -> Trial:
@@ -189,7 +189,7 @@ class Studies(Resources[StudyName, Study]):
         """Store a RUNNING operation. Raise NotFound if the study does not exist."""
 
         def work(connection: sqlite3.Connection) -> None:
-            # An operation of a deleted study would never finish.
+            # Check that the study exists. An operation of a deleted study would never finish.
             if operation.study:
                 _study_by_uid(connection, operation.study)
             insert_operation(connection, operation)
@@ -238,10 +238,8 @@ class Studies(Resources[StudyName, Study]):
                 ]
                 put_trials(connection, map(trial_parameters, handed_out))
                 handed_out += [_add_trial(connection, trial) for trial in suggested]
-            except (
-                NotFound,
-                FailedPrecondition,
-            ) as changed:  # A client has changed the trial in the meantime.
+            except (NotFound, FailedPrecondition) as changed:
+                # A client has changed the trial since it was read. Nothing is stored.
                 raise StaleCommit(str(changed)) from changed
             numbers = [trial.number for trial in handed_out]
             finished = replace(operation, trials=(*operation.trials, *numbers))

@@ -52,7 +52,8 @@ class Resources(Port, Generic[N, R]):
         return self._snapshots.read_now(lambda connection: self.read(connection, name))
 
     async def list(self, parent: Parameters) -> tuple[R, ...]:
-        """Return all resources with these column values, in the order of the list statement."""
+        """Return all resources whose columns have the values in `parent`, in the order of the SQL statement
+        `list`."""
         return await self._records(self.sql["list"], parent, self.codec)
 
     async def change(

@@ -71,7 +71,7 @@ class Writer:
         self._closed = True
         self._queue.put(None)
         self._thread.join()
-        # If files were removed, their data would be lost when this process ends.
+        # If a file was removed, this call saves its data, which would be lost when this process ends.
         self._files.fault(self._connection)
         self._connection.close()
 
@@ -80,7 +80,8 @@ class Writer:
             batch = [first]
             last = self._drain_into(batch)
             try:
-                # Commits to removed files would be lost at the next start of the service.
+                # Write nothing while a file is missing. Commits to a removed file would be lost at the next
+                # start of the service.
                 if fault := self._files.fault(self._connection):
                     raise Unavailable(f"nothing was stored: {fault}")
                 self._execute(batch)
@@ -116,8 +117,8 @@ class Writer:
             for command in batch:
                 command.outcome = (command.work(self._connection), None)
         except Exception:
-            # If the disk is full or fails, SQLite rolls back the whole transaction. The changes of all
-            # commands are then lost.
+            # If the disk is full or fails, SQLite itself rolls back the whole transaction. Then the commands
+            # are not executed again, and all callers receive the error.
             if not self._connection.in_transaction:
                 raise
             execute("ROLLBACK")

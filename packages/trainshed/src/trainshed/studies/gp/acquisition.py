@@ -6,8 +6,8 @@ scaled by the direction. The gain over the best observed score, averaged over di
 gain in volume that the Pareto front dominates.
 
 If trials failed, scores are weighted by the probability of success. A trust region limits the search to the
-surroundings of observed and pending points: in every numeric dimension, one of them is within the radius. The
-radius grows with the number of trials.
+surroundings of observed and pending points. A point is in the region if its distance from one of these points
+is at most the radius in every numeric dimension. The radius grows with the number of trials.
 
 Points are embedded, and gradients refer to the embedding. Shapes are as in `process`.
 """
@@ -25,8 +25,9 @@ _MIN_SCORE = 1e-9
 """Minimum score before it is multiplied by the probability of success."""
 
 _SAFE_PROBABILITY = 0.6
-"""Probability of success above which a score is not reduced. At the border of a failing region, each trial
-then halves the unknown part. A value closer to 1 would keep the search away from the border."""
+"""Probability of success above which a score is not reduced. Near the border of a failing region, this value
+lets each trial halve the part whose success is unknown. A value closer to 1 would keep the search away from
+the border."""
 
 _SUCCESS_VARIANCE = 0.0025
 """Variance of success at an observed point, in units of `belief.successes`."""
@@ -72,8 +73,8 @@ _TRIALS_PER_DIMENSION = 5.0
 
 
 def trust_radius(trials: int, dimensions: int) -> float:
-    """Return half the edge length of the box around each point. 1 covers the whole cube. The length grows
-    with the number of trials."""
+    """Return the trust radius: half the edge length of the box around each observed or pending point. The
+    radius grows with the number of trials. 1 = the box covers the whole cube."""
     share = trials / (_TRIALS_PER_DIMENSION * (dimensions + 1))
     radius = _MIN_RADIUS + (_MAX_RADIUS - _MIN_RADIUS) * share
     return radius if radius <= _MAX_RADIUS else 1.0
@@ -101,7 +102,8 @@ class TrustRegion:
         return np.maximum(away.min(axis=1) - self.radius, 0.0)
 
     def box(self, point: Array) -> tuple[Array, Array]:
-        """Return the box with the greatest distance from `point` to its border, clipped to the cube."""
+        """Return the lowest and the highest corner of the region's box whose centre is nearest to `point`.
+        The box is clipped to the cube."""
         if self.is_everywhere:
             return np.zeros(point.shape), np.ones(point.shape)
         nearest = self.centres[int(np.abs(self.centres - point).max(axis=1).argmin())]
@@ -125,7 +127,8 @@ def directions(objectives: int, rng: np.random.Generator) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class FrontGain:
-    """The gain of the Pareto front by a point's upper bounds. `reference`: labels without value, shape (k,).
+    """Scores a point by its gain: the amount by which its upper bounds exceed the best labels so far,
+    averaged over `directions`. `reference`: the reference point of the hypervolume, in labels, shape (k,).
     `reached`: the best scalarized label so far, for each direction."""
 
     bounds: tuple[UpperBound, ...]
@@ -151,8 +154,9 @@ def scalarize(labels: Array, along: Array, reference: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class LikelyScore:
-    """A score, weighted by the probability that a trial succeeds. The weight is 1 above `_SAFE_PROBABILITY`,
-    and falls to 0 below it. `floor`: the score of a point without value."""
+    """The amount by which `score` exceeds `floor`, weighted by the probability that a trial succeeds. The
+    weight is 1 above `_SAFE_PROBABILITY`, and falls to 0 below it. `floor`: the score of a point without any
+    benefit."""
 
     score: Score
     success: Posterior

@@ -5,9 +5,10 @@ It follows the published Vizier paper (arXiv 2408.11527): a quasi-random start, 
 process with MAP hyperparameters, an upper confidence bound whose variance counts pending trials, a trust
 region, and a search over the mixed space.
 
-There are four additions. Every second trial exploits: it maximizes the mean. The process models main effects
-(`process`). A separate model covers failures (`belief`). Fewer outputs are ranked (`belief.warp`). No state
-is kept between calls, so the same trials give the same result.
+The paper does not contain four parts of this algorithm. Every second trial exploits: it maximizes the mean.
+The process models main effects (`process`). A separate model covers failures (`belief`). Ranks replace fewer
+metric values than in the paper (`belief.warp`). No state is kept between calls, so the same trials give the
+same result.
 """
 
 from collections.abc import Sequence
@@ -33,13 +34,15 @@ _MAX_SCORED_POINTS = 512
 """Maximum points of a space whose points are all scored instead of searched."""
 
 _MAX_START_POINTS = 64
-"""Maximum quasi-random points that are tried for the start of a study."""
+"""Number of successive quasi-random points among which an untried point is searched at the start of a study.
+"""
 
 _SEEDS = 20
 """Number of best points around which the search starts."""
 
 _MIN_VALUES = 3
-"""Minimum number of different values for an outlook."""
+"""Minimum number of different measured values of the first metric. With fewer values, the model has no
+outlook."""
 
 _POINTS_ALONG_ONE, _POINTS_ALONG_TWO = 61, 25
 """Number of points of an outlook over one parameter, and per parameter over two."""
@@ -101,8 +104,9 @@ class _Study:
         return point
 
     def _start(self, number: int) -> Parameters:
-        """Return a point without using a model: the quasi-random point of this number, or the next untried
-        one."""
+        """Return a point without using a model: the quasi-random point of this number if it is untried.
+        Otherwise, return another untried point, or the same quasi-random point if no untried point is found.
+        """
         numbers = range(number, number + _MAX_START_POINTS)
         codes = self._space.snap(
             np.array([starting_point(self._space, at, self._seed) for at in numbers])
@@ -235,8 +239,9 @@ def _trial_points(
 
 
 def _to_metric_values(labels: Array, known: Array, values: Array) -> Array:
-    """Return metric values for labels, interpolated between the `known` observed values. Outside them,
-    extrapolate with the slope between the middle and the end."""
+    """Return metric values for labels. Between `known` labels, interpolate their observed `values`. Below the
+    lowest and above the highest known label, continue with the average slope between the middle label and
+    that label."""
     order = np.argsort(known, kind="stable")
     at, of, middle = known[order], values[order], len(order) // 2
     worth = np.interp(labels, at, of)

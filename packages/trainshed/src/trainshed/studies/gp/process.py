@@ -50,11 +50,11 @@ class Hyperparameters:
 class Data:
     """The observations that a process explains."""
 
-    #: Embedded, shape (n, q).
+    #: The observed points in the embedding, shape (n, q).
     points: Array
-    #: Shape (n,).
+    #: The labels of the points, shape (n,).
     labels: Array
-    #: The node of each column, shape (q,).
+    #: The node of each column of the embedding, shape (q,).
     groups: Positions
     #: The number p of nodes.
     width: int
@@ -208,9 +208,9 @@ HIGH_NOISE = replace(LOW_NOISE, noise=Prior(1e-4, 1.0, 0.04))
 
 
 def fit(data: Data, priors: Priors, evaluations: int) -> Hyperparameters:
-    """Return the best hyperparameters (MAP) that BFGS finds, with at most `evaluations` per start. One start
-    uses the centres of the priors, the other one short waves as main effects. The same data give the same
-    result."""
+    """Run BFGS from two starts, with at most `evaluations` each, and return the better hyperparameters (MAP).
+    The first start is at the centres of the priors. The second start has the length scale `_SHORT_LENGTH` for
+    all main effects instead. The same data give the same result."""
     evidence = _Evidence(data, priors)
     wavy = evidence.centre.copy()
     wavy[3 + data.width :] = math.log(_SHORT_LENGTH)

@@ -14,10 +14,11 @@ _OUTSIDE_SCORE = -1e6
 distance from the region."""
 
 _MAX_STEP_CATEGORIES = 64
-"""Maximum categories that a single step tries. The random points cover all categories."""
+"""Maximum number of categories of a node that a single step tries. The random points cover all categories."""
 
 _MIN_REFINE_DISTANCE = 0.2
-"""Minimum distance between points to refine, in some node. Closer points would reach the same maximum."""
+"""Minimum distance, in at least one node, between two points that are both refined. Closer points would reach
+the same maximum."""
 
 _RANDOM_POINTS = 512
 """Number of random points near the seeds, and number of random points anywhere."""
@@ -125,8 +126,8 @@ class Search:
         return (moved, reached) if reached > value else (genotype, value)
 
     def _step(self, genotype: Array, value: float) -> tuple[Array, float]:
-        """Return the best point that differs in one listed or integer node by one step or category, if it is
-        better than this one."""
+        """Return the best neighbour of `genotype` with its score, if the score exceeds `value`. Otherwise,
+        return `genotype` and `value`. A neighbour differs in one listed or integer node (`_neighbours`)."""
         neighbours: list[Array] = []
         for index, node in enumerate(self.space.nodes):
             for code in _neighbours(node, float(genotype[index])):

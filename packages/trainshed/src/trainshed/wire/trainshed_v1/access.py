@@ -79,9 +79,9 @@ class Identity(Record, frozen=True):
     """The caller's identity and roles."""
 
     email: str = ""
-    #: The caller's roles. Empty for a program of a job, which has no roles.
+    #: The caller's roles. Empty if the caller is a program of a job, because programs have no roles.
     grants: tuple[Grant, ...] = ()
-    #: Identity of the issuer by which the caller signed in; "" = the caller uses a token of this service.
+    #: The issuer whose ID token the caller used to sign in; "" = the caller uses a token of this service.
     issuer: str = ""
 
 
@@ -124,7 +124,7 @@ class SecretVersion(Record, frozen=True):
 
 
 class Secret(Record, frozen=True):
-    """A secret without its value, which no method returns."""
+    """A secret. It does not contain the secret's value, because no method returns values."""
 
     name: str = ""
     #: Time of the newest version.
@@ -143,7 +143,7 @@ class SecretList(Record, frozen=True):
 class SecretValue(Record, frozen=True):
     """A new version of a secret to store."""
 
-    #: "" = the service's default project.
+    #: Project of the secret; "" = the service's default project.
     project: str = ""
     name: str = ""
     value: str = ""

@@ -87,9 +87,9 @@ class Quota(Record, frozen=True):
     #: The users whose usage is limited: a user's address, "each" for each single user, or "" for all users
     #: together.
     user: str = ""
-    #: A number, or "unlimited".
+    #: The limit: a number, or "unlimited".
     limit: float | str = 0
-    #: Usage by jobs with capacity; for `queued_jobs`, the number of waiting jobs.
+    #: Usage by admitted jobs; for the metric `queued_jobs`, the number of waiting jobs.
     used: float = 0
     #: Usage that waiting jobs require.
     waiting: float = 0
@@ -113,13 +113,13 @@ class QuotaList(Record, frozen=True):
 class QuotaLimit(Record, frozen=True):
     """A new limit of a quota."""
 
-    #: "" = the service's default project.
+    #: Project of the quota; "" = the service's default project.
     project: str = ""
     region: str = ""
     metric: str = ""
-    #: See `Quota`.
+    #: The users whose usage is limited, in the form of `Quota.user`.
     user: str = ""
-    #: A number of at least 0, or "unlimited". Required.
+    #: The new limit: a number of at least 0, or "unlimited". Required.
     limit: float | str = ""
 
 
@@ -134,7 +134,8 @@ class UsageRow(Record, frozen=True):
     #: Memory usage in gigabyte-hours.
     gigabyte_hours: float = 0
     machine_hours: float = 0
-    #: Part of these hours in which the hardware was busy, from 0 to 1; null = no replica reported it.
+    #: Part of `cpu_hours` or `gpu_hours` in which the hardware was busy, from 0 to 1; null = no replica
+    #: reported it.
     cpu_share: float | None = None
     gpu_share: float | None = None
     #: Cost according to the setting `prices`.
@@ -157,7 +158,7 @@ class ExplainRequest(Record, frozen=True):
 
     #: "vertex" or "ml".
     api: str = ""
-    #: "" = the service's default project.
+    #: Project of the job; "" = the service's default project.
     project: str = ""
     location: str = ""
     #: Body of the API's create request: a custom job, tuning job or training pipeline of Vertex, or a job of

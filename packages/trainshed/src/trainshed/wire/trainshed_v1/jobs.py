@@ -45,7 +45,7 @@ class Status(Record, frozen=True):
     #: E-mail address of the caller.
     principal: str = ""
     apis: tuple[str, ...] = ()
-    #: Defaults for requests that do not specify them.
+    #: Default project, region and bucket, for requests that do not specify their own.
     project: str = ""
     region: str = ""
     bucket: str = ""
@@ -54,11 +54,12 @@ class Status(Record, frozen=True):
     #: Capabilities of the engine on this machine.
     engine: Mapping[str, Any] = {}
     event_loop: LoopLag = LoopLag()
-    #: Present only for callers with access to the service's settings.
+    #: The file system that contains the service's data. Present only for callers with access to the service's
+    #: settings.
     disk: Disk | UnsetType = UNSET
     #: Retention period of finished jobs, as in the settings; "" = unlimited.
     retention_jobs: str = ""
-    #: Absent if notifications are not configured.
+    #: Notifications that were not delivered yet. Absent if notifications are not configured.
     notifications: Outbox | UnsetType = UNSET
 
 
@@ -100,7 +101,7 @@ class JobSummary(Record, frozen=True):
     labels: Mapping[str, str] = {}
     #: Absent if the job has no error. Clients treat null as absent.
     error: JobError | UnsetType | None = UNSET
-    #: Current activity. Present only if requested.
+    #: Current activity of the job. Present only if requested.
     glance: "Glance | UnsetType" = UNSET
     #: Absent if the progress is unknown or was not requested, and in updates of a watched job.
     progress: "Progress | UnsetType" = UNSET
@@ -148,9 +149,10 @@ class Progress(Record, frozen=True):
 class JobsOf(Record, frozen=True):
     """Selects the jobs to cancel."""
 
-    #: "" = the service's default project; "-" = all projects.
+    #: Project of the jobs; "" = the service's default project; "-" = all projects.
     project: str = ""
-    #: Address of a user; "" = all users. In this case, `project` is required.
+    #: Address of the user whose jobs are cancelled; "" = the jobs of all users. If it is "", `project` must
+    #: be the ID of a project.
     user: str = ""
 
 
@@ -207,7 +209,7 @@ class ReplicaExit(Record, frozen=True):
 class Replica(Record, frozen=True):
     """A replica of a job's current attempt."""
 
-    #: Such as "workerpool0-0".
+    #: ID of the replica, such as "workerpool0-0".
     id: str = ""
     #: Name of the replica in the public API.
     task: str = ""
@@ -348,7 +350,7 @@ class JobDescription(JobSummary, frozen=True):
     attempt: int | UnsetType = UNSET
     #: Number of retries, by rule. Only for a job.
     retries: Mapping[str, int] | UnsetType = UNSET
-    #: Only for a job.
+    #: Replicas of the current attempt. Only for a job.
     replicas: tuple[Replica, ...] | UnsetType = UNSET
     #: Autopsies of failed replicas. Only for a job.
     autopsies: tuple[KeptAutopsy, ...] | UnsetType = UNSET
@@ -361,18 +363,19 @@ class JobDescription(JobSummary, frozen=True):
     #: Warnings of the replicas without duplicates: files outside of buckets, a full disk, or wrong ranks.
     #: Empty in updates of a watched job.
     warnings: tuple[str, ...] = ()
-    #: Only for a tuning job.
+    #: Settings and progress of the hyperparameter search. Only for a tuning job.
     tuning: Tuning | UnsetType = UNSET
     #: Trials, sorted by number. Only for a tuning job.
     trials: tuple[Trial, ...] | UnsetType = UNSET
     #: The user who submitted the job; "" = unknown. Empty in updates of a watched job.
     creator: str = ""
-    #: Only for a pipeline.
+    #: Details of the training pipeline. Only for a pipeline.
     pipeline: Pipeline | UnsetType = UNSET
     #: Description of the pipeline's job, without its resource; null = the job was deleted. Only for a
     #: pipeline.
     child: "JobDescription | UnsetType | None" = UNSET
-    #: The public resource. Absent in `child`, and in updates of a watched job.
+    #: The job, tuning job or pipeline as a resource of the public API. Absent in `child`, and in updates of a
+    #: watched job.
     resource: Mapping[str, Any] | UnsetType = UNSET
 
 

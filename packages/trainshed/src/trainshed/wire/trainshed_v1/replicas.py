@@ -13,7 +13,7 @@ class GpuUsage(Record, frozen=True):
     type: str = ""
     #: Part of the recent time in which the GPU was busy, from 0 to 1; null = the GPU does not report it.
     busy: float | None = None
-    #: Average of `busy`.
+    #: Part of the incarnation's whole time in which the GPU was busy, from 0 to 1; null = unknown.
     mean_busy: float | None = None
     memory_bytes: int | None = None
     peak_memory_bytes: int | None = None
@@ -28,13 +28,14 @@ class UsagePoint(Record, frozen=True):
     cpus: float = 0.0
     memory_bytes: int = 0
     disk_bytes: int = 0
-    #: `busy` of each GPU.
+    #: Part of the time in which each GPU was busy, from 0 to 1; null = the GPU does not report it.
     gpus: tuple[float | None, ...] = ()
 
 
 class ReplicaUsage(Record, frozen=True):
-    """The current and past usage of one replica. Averages and maxima are over all incarnations in the
-    attempt. All other values are those of the newest incarnation."""
+    """The current and past usage of one replica. `points`, and averages and maxima of processors and memory,
+    are over all incarnations in the attempt. All other values, including those of GPUs, are those of the
+    newest incarnation."""
 
     id: str = ""
     task: str = ""
@@ -123,7 +124,7 @@ class JobCurves(Record, frozen=True):
 class Runtime(Record, frozen=True):
     """The runtime in which a program runs."""
 
-    #: Framework, such as "scikit-learn"; "container" = the unmodified image.
+    #: Framework, such as "scikit-learn"; "container" = the program runs in an unmodified image.
     family: str = ""
     #: Version of the framework; "" = plain Python, or a container.
     version: str = ""
@@ -172,7 +173,7 @@ class Launch(Record, frozen=True):
     node: str = ""
     #: Number of the incarnation; 0 = not started.
     incarnation: int = 0
-    #: "" = not started.
+    #: Start time of the incarnation; "" = not started.
     start_time: str = ""
     runtime: Runtime = Runtime()
     machine: LaunchMachine = LaunchMachine()
