@@ -201,7 +201,7 @@ def book_of(stored: Documents) -> AccessBook:
         decode = msgspec.json.Decoder(of).decode
         return {key: decode(content) for key, content in by_kind.get(kind, {}).items()}
 
-    # msgspec's errors are ValueErrors.
+    # msgspec reports an unreadable entry as a subclass of ValueError.
     return AccessBook(
         entries("token", Token),
         Policy(entries("grant", Grant).values()),

@@ -214,7 +214,8 @@ class UnknownKey(Exception):
 
 
 def issuer_of(token: str) -> str:
-    """Return the issuer in a JSON Web Token without verification; "" if it has none."""
+    """Return the issuer that a JSON Web Token contains, without verification; "" if the token contains no
+    issuer."""
     try:
         payload = base64.urlsafe_b64decode(token.split(".")[1] + "==")
         return str(msgspec.json.decode(payload)["iss"])
@@ -233,12 +234,12 @@ def signing_keys(published: Mapping[str, Any]) -> tuple["KeySet", tuple[str, ...
     for entry in cast("list[Any]", entries)[:_MAX_KEYS] if isinstance(entries, list) else []:
         try:
             if entry.get("use", "sig") == "sig":
-                # A private key is rejected, since the library would compute primes for seconds for one with
-                # 16,384 bits.
+                # Reject a private key, since for a private key with 16,384 bits the library would compute
+                # primes for seconds.
                 if not entry.keys().isdisjoint(("d", "k")):
                     raise ValueError("it is not a public key")
                 keys.append(import_key(entry))
-        except Exception as error:  # The document of the issuer is untrusted.
+        except Exception as error:  # Any error may occur: the document is untrusted.
             faults.append(f"{entry!r:.100} ({error!r:.100})")
     return KeySet(keys), tuple(faults)
 

@@ -70,7 +70,8 @@ def is_recorded(method: str) -> bool:
 
 
 def _patterns(holder: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the patterns of a group or a role, including the patterns of the groups that it contains."""
+    """Yield the patterns of a group or a role (`holder`), including the patterns of the groups that `holder`
+    contains."""
     yield from holder.get("may", ())
     for group in holder.get("of", ()):
         yield from _patterns(_GROUPS[group])

@@ -45,7 +45,7 @@ class Bearer(Struct, frozen=True):
     """The identity in a token that is not stored, with the origin of the token."""
 
     email: str
-    #: ID of the key that signed the token, or with which `by` obtained the token; None = no key.
+    #: ID of the key that signed the token, or of the key with which `by` obtained the token; None = no key.
     key: str | None = None
     #: Address of the principal that obtained the token. For an ID token of a machine: the subject of that ID
     #: token.

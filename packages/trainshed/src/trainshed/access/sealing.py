@@ -80,14 +80,15 @@ class Sealer:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the sealing key in the form of error messages; "" without a key."""
+        """Fingerprint of the sealing key in hexadecimal digits, as error messages contain it; "" without a
+        key."""
         keys = self._keys or self._read()
         return _fingerprint(keys[0]).hex() if keys else ""
 
     def seal(self, value: str, secret: SecretId) -> bytes:
         """Encrypt a value. Create a key if none exists. Raises KeyUnusable, and OSError if the key cannot be
         written."""
-        # The import takes as long as the rest of this method.
+        # Imported here and not with the module, because the import takes as long as the rest of this method.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         key = (self._keys or self._read() or self._create_key())[0]

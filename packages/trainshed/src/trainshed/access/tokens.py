@@ -143,9 +143,9 @@ class TokenAuthority:
             )
 
     def origin_of(self, principal: Principal) -> Token | Bearer | None:
-        """Return the stored token or the `Bearer` of a principal. For a browser session, return the one with
-        which the user signed in. Return None for programs, the owner, and credentials that are no longer
-        valid."""
+        """Return the stored token or the `Bearer` of a principal. For a browser session, return the token or
+        `Bearer` with which the user signed in. Return None for programs, the owner, and credentials that are
+        no longer valid."""
         credential = principal.credential
         tokens = self.book.tokens
         if isinstance(credential, str) and credential != self._owner and credential not in tokens:

@@ -182,7 +182,7 @@ class OthersUse(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True):
-    """A place where replicas run, as an engine offers it."""
+    """A node on which an engine can run replicas, with the size of the node."""
 
     name: str
     vcpus: float

@@ -63,8 +63,8 @@ def is_reducer(spec: JobSpec, pool: int) -> bool:
 
 
 def has_reducers(spec: JobSpec) -> bool:
-    """Return whether the third pool of a job is a reduction server, which must not appear as parameter
-    servers to a framework."""
+    """Return whether the third pool of a job consists of reducers. Frameworks must not receive the addresses
+    of reducers as parameter servers."""
     return reducers_of(spec.pools) is not None
 
 

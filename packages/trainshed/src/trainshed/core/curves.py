@@ -16,7 +16,8 @@ from trainshed.core.units import Nanos
 
 
 class Point(NamedTuple):
-    """One value of a series. A tuple, because one request may contain thousands of points."""
+    """One value of a series. A named tuple is fast to create, and one request may contain thousands of
+    points."""
 
     step: int
     #: Time of the measurement, in nanoseconds since the epoch.
@@ -32,7 +33,7 @@ def fold(values: Sequence[float], ends: Iterable[int]) -> list[int]:
     kept, begin = {0, len(values) - 1}, 1
     for end in ends:
         if stretch := list(values[begin:end]):
-            # `min` and `max` never return NaN if the first value is a number.
+            # Remove NaN only if the first value is NaN. Otherwise `min` and `max` never return NaN.
             is_none = math.isnan(stretch[0])
             numbers = [v for v in stretch if not math.isnan(v)] or stretch if is_none else stretch
             kept |= {begin + stretch.index(extreme(numbers)) for extreme in (min, max)}
@@ -91,7 +92,7 @@ def point(step: int, at: float, value: float) -> Point:
 
 
 def last_point(series: CurveSeries) -> Point:
-    """Return the last point of a series that was read."""
+    """Return the last point that was read from the event files for this series."""
     return Point(series.step, series.at, math.nan if series.value is None else series.value)
 
 

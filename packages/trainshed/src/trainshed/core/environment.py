@@ -51,8 +51,8 @@ _REFERENCE = re.compile(rf"(\$\$\()|\$\(([A-Za-z_][A-Za-z0-9_]*)\)|{secrets.PATT
 class PlacedAttempt(Struct, frozen=True):
     """An attempt of a job with the addresses of its replicas.
 
-    `master_port` is a port of the primary that no other replica on the same network binds. The programs' own
-    servers use the cluster port instead.
+    `master_port` is the value of MASTER_PORT: a port of the primary that no other replica on the same network
+    binds. The programs' own servers use the ports of `endpoints` instead.
     """
 
     name: JobName
@@ -80,7 +80,7 @@ def environment(
         **(image or {}),
         # Variables that make the program's framework behave like the requested older version.
         **{way.variable: way.value for way in program.runtime.old_ways if way.unless not in own},
-        # The engine sets the replica's GPUs.
+        # No GPUs by default. The engine sets the GPUs of replicas that request some.
         "CUDA_VISIBLE_DEVICES": "",
         # Print each line of the program immediately instead of when a buffer is full.
         "PYTHONUNBUFFERED": "1",

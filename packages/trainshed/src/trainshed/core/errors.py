@@ -100,7 +100,7 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def _numbers(name: str) -> tuple[float, ...]:
-    # `int` raises an error for numbers with thousands of digits.
+    # Convert to `float`, because `int` raises an error for numbers with thousands of digits.
     return tuple(map(float, _NUMBER.findall(name)))
 
 

@@ -22,7 +22,7 @@ such warm starts."""
 
 
 class ImageRoot(Struct, frozen=True):
-    """A root file system that the program sees instead of the machine's."""
+    """A root file system that the program sees instead of the machine's root file system."""
 
     #: Directory of the image, whose content never changes. None if the agent already runs in the image and
     #: adds the image's variables (`trainshed_cluster.remote.agent`).
@@ -43,7 +43,7 @@ class Software(Struct, frozen=True):
     path: tuple[str, ...] = ()
     #: Directories that the program cannot write to, even as root.
     read_only: tuple[str, ...] = ()
-    #: The root file system of the program, or None for the machine's.
+    #: The root file system of the program. With None, the program sees the machine's root file system.
     image: ImageRoot | None = None
 
 

@@ -229,7 +229,7 @@ def project_number(project_id: str) -> int:
 
 
 def _digest(text: str) -> str:
-    import hashlib  # Imported here, because the help of commands does not need it.
+    import hashlib  # Imported here, because commands that only print help compute no digests.
 
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -115,8 +115,8 @@ def cancel(transition: WorkTransition[Pipeline], event: CancelRequested) -> None
 
 
 def observe(transition: WorkTransition[Pipeline], backing: Job | TuningJob | None) -> None:
-    """Apply the state of the backing job to the pipeline. Has no effect if the backing job has succeeded,
-    which `succeed` and `fail` handle. `backing` is None if the job was deleted."""
+    """Apply the state of the backing job to the pipeline, except the job's success, for which the controller
+    calls `succeed` or `fail`. `backing` is None if the job was deleted. The pipeline then fails."""
     pipeline = transition.job
     if pipeline.state.is_final:
         return

@@ -122,12 +122,12 @@ class Measures:
             series = self._series[measure, part] = Series(measure, part, unit)
         points = series.points
         if points and unit == series.unit != "line" and point.step == points[-1].step:
-            # A progress bar is often printed again when it is complete.
+            # Replace the last point: a progress bar is often printed again when it is complete.
             points[-1] = point
             return
         goes_back = bool(points) and point.step < points[-1].step
         if goes_back and self._was_restarted and unit != "line":
-            # The program continues from a checkpoint and repeats some steps. The latest values count.
+            # Delete the points of the steps that the program repeats after its restart. The new values count.
             series.since = 0
             while points and points[-1].step >= point.step:
                 points.pop()
@@ -137,7 +137,7 @@ class Measures:
                 points[:] = [replace(known, step=number) for number, known in enumerate(points)]
             point = replace(point, step=points[-1].step + 1 if points else 0)
         if series.since:
-            points.pop()  # The newest point is always kept until the next one arrives.
+            points.pop()  # The last point was kept only until the next one arrives.
         points.append(point)
         series.since = (series.since + 1) % series.every
         if len(points) > self._most:
@@ -159,7 +159,7 @@ def read_measures(line: str) -> Iterator[tuple[str, str, float]]:
             # The part of the data may be at the beginning of the line, as in `Test set: Average loss: 0.05`.
             of_line = _part(_words(line[: min(match.start(), 24)]))
         first, _, second = match[1].lower().partition(" ")
-        # The first of two words may be unrelated, as in `INFO loss: 0.5`.
+        # Omit the first of two words if it may be unrelated, as in `INFO loss: 0.5`.
         name = match[1] if first in _PARTS or first in _IDLE or not second else second
         if not _MEASURES.isdisjoint(_words(name)):
             measure, part = split_name(name)

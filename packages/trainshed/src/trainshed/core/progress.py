@@ -57,7 +57,8 @@ _ASIDE: Final = re.compile(
     r"|installing|validation|validating|valid|val|evaluation|evaluating|eval|testing|test|predicting)\b",
     re.IGNORECASE,
 )
-"""Names of work outside the training, such as loading of data. Its counters do not measure the program."""
+"""Names of work outside the training, such as the loading of data. Counters of such work do not measure the
+progress of the whole program."""
 
 _NAME: Final = r"(epoch|step|iteration|iter|batch|round|generation|episode|update|timestep)s?"
 _WORD: Final = (
@@ -91,8 +92,8 @@ _MAX_NAME_CHARS: Final = 60
 
 
 def counts(text: str) -> tuple[Count, ...]:
-    """Return all counters in a line (`last_state`). Epochs come before steps, and later counters come before
-    earlier ones."""
+    """Return all counters in a line that `last_state` has shortened. Epochs come before steps, and later
+    counters come before earlier ones."""
     words, bars = _words(text), _bars(text)
     if bars:
         # The numbers after the epoch belong to the bar. They do not show the end of the epoch.
@@ -279,7 +280,8 @@ class Tracker:
         idle = _idle_text(silence) if silence >= self._max_silence(last) else ""
         governor, share = self._program_counter(), self._share()
         if governor is None or share is None:
-            # Users may mistake the share of one bar for the share of the whole program.
+            # Return no share, because users may mistake the share of one bar for the share of the whole
+            # program.
             return Estimate(None, self._displayed_counter().count.text + idle)
         text = governor.count.text + idle
         if share >= 1:

@@ -41,8 +41,8 @@ class Faults:
 
     @contextmanager
     def collect(self, at: str = "") -> Generator[None]:
-        """Add the violations of an InvalidRequest that the block raises. `at`: a prefix for the paths of
-        their fields, including its dot."""
+        """Add the violations of an InvalidRequest that the block raises. `at`: the prefix for the field paths
+        of these violations, including the dot at the end of the prefix."""
         try:
             yield
         except InvalidRequest as error:

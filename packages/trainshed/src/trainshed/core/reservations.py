@@ -134,7 +134,7 @@ class PersistentResource(Struct, frozen=True):
         return self.pools[replica.pool]
 
     def slots(self) -> Counter[tuple[str, str]]:
-        """Return the number of reserved machines by kind (`kind_of`) and node."""
+        """Return the number of reserved machines by node and by kind, as returned by `kind_of`."""
         return Counter(
             (kind_of(self.pool(replica).machine), node)
             for hold in self.holds
@@ -143,7 +143,7 @@ class PersistentResource(Struct, frozen=True):
 
 
 Used = Mapping[tuple[str, str], int]
-"""The numbers of machines that jobs of a resource use, by kind (`kind_of`) and node."""
+"""The numbers of machines that jobs of a resource use, by (kind, node). `kind_of` returns the kind."""
 
 Change = Callable[[PersistentResource, Used], PersistentResource | None]
 """A function that returns the changed resource, or None to delete it."""

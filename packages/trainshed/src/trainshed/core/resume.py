@@ -230,7 +230,8 @@ def find(hit: Hit, progress: Progress, first_line: int, *, in_bucket: bool, over
         why, then = _unknown(hit, progress, over=over)
         advice = f"unknown: {why}; {then}."
         return Finding(hit, progress, first_line, Outcome.UNKNOWN, None, why, advice)
-    # If a program logs only every tenth step, the numbers may differ although no step was repeated.
+    # A negative difference means that no step was lost: a program that logs only every tenth step continues
+    # with a larger number.
     lost = max(0, before.number - after.number + 1)
     outcome, advice = Outcome.RESUMED, "resumed: nothing was lost."
     if after.number <= first.number:

@@ -160,8 +160,8 @@ def job_mark(job_uid: int) -> str:
 
 
 def remove_marks(text: str) -> str:
-    """Return the text without the special characters of secret marks. For all texts except values of a job's
-    variables."""
+    """Return the text without the special characters of secret marks. Callers use this for all texts except
+    the values of a job's variables, because only these values may contain marks."""
     return text.translate(_NO_MARK)
 
 

@@ -42,7 +42,8 @@ class MachineTime(Struct, frozen=True):
     cpu_hours: float = 0
     gigabyte_hours: float = 0
     gpu_hours: float = 0
-    #: The part of the CPU hours that has usage records. The next field contains the busy hours of this part.
+    #: CPU hours for which usage records exist. `busy_cpu_hours` is the part of these hours in which CPUs were
+    #: busy.
     seen_cpu_hours: float = 0
     busy_cpu_hours: float = 0
     seen_gpu_hours: float = 0
@@ -199,7 +200,8 @@ def _machines(
 
 
 def released_use(before: Job, after: Job, nodes: Mapping[str, Node]) -> tuple[Use, ...]:
-    """Return the usage of an attempt that ended between two stored states, or () if none ended."""
+    """Return the usage of the attempt that ended between the stored states `before` and `after` of a job.
+    Return () if no attempt ended."""
     if not before.placed or before.placed == after.placed:
         return ()
     began, ended = (after.began, after.ended) if after.ended else (after.began_before, after.freed)

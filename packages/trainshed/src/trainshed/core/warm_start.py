@@ -30,12 +30,12 @@ _READ_AT_IMPORT: Final = re.compile(
 """Prefixes of variables that an import may read: those of the interpreter, the C library and frameworks."""
 _READ_LATER: Final = frozenset(
     {
-        # The module `site`, which runs again in the fork, and the program itself read these variables.
+        # Read after the fork: by the module `site`, which runs again, and by the program itself.
         "PYTHONUSERBASE",
         "PYTHONFAULTHANDLER",
-        # tf.distribute reads this variable when a strategy is created.
+        # Read after the fork: by tf.distribute, when the program creates a strategy.
         "TF_CONFIG",
-        # torch.load reads these variables at each call.
+        # Read after the fork: by torch.load, at each call.
         "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD",
         "TORCH_FORCE_WEIGHTS_ONLY_LOAD",
     }

@@ -62,11 +62,12 @@ class Meter(Struct):
             del self.holders[uid]
 
     def has(self, amount: int) -> bool:
-        """Return whether `amount` more fits within the limit now."""
+        """Return whether the limit currently permits the use of another `amount`."""
         return self.limit is None or self.allows(amount, self.limit - self.usage, self.usage)
 
     def allows(self, amount: int, free: int, used: int) -> bool:
-        """Return whether `amount` more fits if `free` remains and `used` is in use."""
+        """Return whether the limit permits the use of another `amount`, if `free` remains below the limit and
+        `used` is in use."""
         return amount <= free or (self.is_exclusive and used <= 0)
 
 
@@ -93,11 +94,11 @@ class Past:
         return made
 
     def add(self, used: MachineTime, began: Nanos, ended: Nanos) -> None:
-        """Add the usage of a project between two times."""
+        """Add the usage of a project and its user between the times `began` and `ended`."""
         if ended <= began:
             return
         self._since = self._since or ended
-        # A value that doubles a thousand times exceeds the range of a float.
+        # Scale the stored values down before they exceed the range of a float, as after a thousand doublings.
         if ended - self._since > 500 * self._half_life:
             self.set_time(ended)
             self._used = {
@@ -156,7 +157,8 @@ class ResourceRequest:
 
     def __init__(self, kinds: Kinds) -> None:
         self.kinds = kinds
-        #: The kind of each replica, for gangs whose replicas are in the order of `kinds`.
+        #: The kind of each replica, if a gang's replicas are in the order of `kinds`. Such gangs share this
+        #: tuple.
         self.in_order = _in_order(kinds)
         self.amounts = _amounts(kinds)
         #: The version of the nodes, and the result of `fitting.assess` for it.

@@ -91,7 +91,7 @@ def candidates(
         return _weighted_share(snapshot, used, project_id, person)
 
     def of_project(project_id: str, group: Group) -> _Turns:
-        # The share of a single user does not affect the order.
+        # Do not compute the share of a project's only user, because it does not affect the order.
         is_alone = len(group.heads) == 1
         return _Turns(
             (

@@ -303,8 +303,8 @@ class Need:
     """The missing amounts of a gang, and a simulation of releases by other gangs.
 
     Each release is simulated separately, and the freed amounts are counted until the gang would fit. `kinds`:
-    a part of a gang that already has its quotas. `quotas_only`: whether to ignore nodes and the number of
-    replicas.
+    the part of the gang to place, if the gang already has its quotas. None: the whole gang, with its quotas.
+    `quotas_only`: whether to ignore nodes and the number of replicas.
     """
 
     def __init__(
@@ -350,8 +350,8 @@ class Need:
 
     @property
     def short_of_quota(self) -> bool:
-        """Return whether a quota of the gang's project is used up. Such a shortage does not affect other
-        projects."""
+        """Return whether a quota of the gang's project is used up. Such a shortage delays only gangs of this
+        project."""
         return any(
             not self._all_meters[key].is_exclusive and not self._allows(key, amount)
             for key, amount in self._meters

@@ -123,7 +123,7 @@ class _Planner:
             turns = candidates(self._snapshot, groups, self._is_pointless)
             while (entry := turns.head) is not None:
                 if len(self._started) == MAX_ADMISSIONS:
-                    self._look_again = self._now  # The next plan continues at once.
+                    self._look_again = self._now  # This plan is full. The next one follows at once.
                     return
                 turns.advance(provided=self._process(entry))
         for entry in spot:
@@ -155,7 +155,7 @@ class _Planner:
         if self._transaction.allows(entry) and self._admit_if_it_fits(entry):
             return True
         if self._transaction.reservations:
-            # After this time, the gang may start on unreserved resources.
+            # Plan again when the gang has waited for `patience`, because it may then receive a reservation.
             when = entry.eligible_at + self._snapshot.policy.patience
             if when > self._now and (self._look_again is None or when < self._look_again):
                 self._look_again = when
@@ -223,7 +223,7 @@ class _Planner:
             return False
         need = Need(self._transaction, entry)
         if need.is_met:
-            # The gang fits, but in another arrangement than the one that was tried first.
+            # Start the gang: it fits, but in another arrangement than the one that was tried first.
             parts = need.places()
             if parts is None or not self._transaction.allows(entry):
                 return False
@@ -240,7 +240,8 @@ class _Planner:
         if reserve:
             need = Need(self._transaction, entry)
             if need.short_of_quota:
-                # Consider only the missing quota amounts.
+                # A quota is used up, so reserve only quota amounts. Other projects can use the nodes until
+                # the quota is free.
                 need = Need(self._transaction, entry, quotas_only=True)
             self._reservations += self._reserve_upcoming(entry, need)
         return False
@@ -315,7 +316,8 @@ def _reason(victim: Entry, entry: Entry) -> str:
 
 
 _MAX_CHECKED = 256
-"""If there are more spot gangs, only selected ones are checked for each need."""
+"""Maximum number of spot gangs that are checked for each need. If there are more, only the most suitable ones
+are checked."""
 
 
 class Preemption:
@@ -457,7 +459,7 @@ def is_still_valid(snapshot: Snapshot, planned: Snapshot, decision: Decision) ->
         case StockOut():
             return snapshot.version == planned.version and entry.state == before
         case Preempt():
-            # The plan may already have set `leaving` in `planned`.
+            # `planned` may contain the state after this decision, in which `leaving` is set.
             return entry.state == replace(before, leaving=False)
         case Admit(_, nodes):
             may_start = all(snapshot.meters[key].has(amount) for key, amount in entry.meters)

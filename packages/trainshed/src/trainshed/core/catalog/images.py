@@ -1,9 +1,9 @@
-"""Reads the URIs of prebuilt training images and of the reduction-server image
-(facts/machines#bandwidth, facts/packaging#images). Contains the runtime versions of `ml` v1 with
-their Pythons (facts/packaging#runtime-versions, spec/submit#defaults).
+"""Reads the URIs of prebuilt training images and of the reduction-server image (facts/machines#bandwidth,
+facts/packaging#images). Contains the runtime versions of `ml` v1 with their Pythons
+(facts/packaging#runtime-versions, spec/submit#defaults).
 
-Also reads old names of both products: `training-tf-cpu.2-1`, `pytorch-cpu.1-4`, and their former
-`gcr.io` repositories.
+Also reads the old image names of both products, such as `training-tf-cpu.2-1` and `pytorch-cpu.1-4`, and the
+former `gcr.io` repositories of these images.
 """
 
 import functools
@@ -114,8 +114,8 @@ def parse_prebuilt(uri: str) -> PrebuiltImage | None:
 
 
 def prebuilt_name(name: str) -> str | None:
-    """Return the URI of a prebuilt image from its name without a repository, or None if the image does not
-    exist."""
+    """Return the URI of the prebuilt image with this name, which contains no repository. Return None if no
+    such image exists."""
     uri = f"us-docker.pkg.dev/vertex-ai/training/{name}"
     return uri if "/" not in name and parse_prebuilt(uri) else None
 
@@ -200,7 +200,8 @@ def runtime_versions() -> dict[str, tuple[str, ...]]:
 
 
 def newest() -> str:
-    """Return the newest runtime version. Its rules also apply to jobs on the default runtime."""
+    """Return the newest runtime version. Jobs that specify no runtime version follow the rules of this
+    version."""
     return next(reversed(runtime_versions()))
 
 
@@ -243,5 +244,5 @@ def is_python2(runtime_version: str, python_version: str) -> bool:
 
 def names_chief(runtime_version: str | None) -> bool:
     """Return whether TF_CONFIG of this runtime version contains `chief` rather than `master`
-    (facts/program#tf_config). None is the newest version."""
+    (facts/program#tf_config). None selects the newest version."""
     return _order(runtime_version or newest()) >= _order(table("runtime_versions")["chiefFrom"])

@@ -29,7 +29,7 @@ class MachineType(Struct, frozen=True):
     name: str
     vcpus: float
     memory_bytes: int
-    #: Memory limit in bytes of a replica on this machine (`_memory_limit`).
+    #: Memory limit in bytes of a replica on this machine, as `_memory_limit` computes it.
     memory_limit_bytes: int
     #: Whether a request must also specify the machine's accelerators.
     needs_accelerators: bool
@@ -97,7 +97,7 @@ def requestable_types(api: Api) -> tuple[MachineType, ...]:
 
 CUSTOM_TIER = "CUSTOM"
 DEFAULT_TIER = "BASIC"
-"""The first value of the enum, which is the default for requests without a tier."""
+"""The scale tier of requests that specify no tier. It is the first value of the public enum."""
 
 
 class TierPool(Struct, frozen=True):
@@ -112,7 +112,7 @@ class TierPool(Struct, frozen=True):
 
 @functools.cache
 def predefined_tiers() -> dict[str, tuple[TierPool, ...]]:
-    """Return the pools of every tier except CUSTOM, ascending by position."""
+    """Return the pools of each tier except CUSTOM, by tier name. The pools of a tier ascend by position."""
     return {
         name: tuple(
             TierPool(
@@ -139,8 +139,9 @@ def units_per_hour(
 ) -> float:
     """Return the ML units that one node costs per hour (facts/machines#ml-units).
 
-    A legacy type's price includes its accelerators. Types outside the price list are charged as n1-standard
-    vCPUs and V100s.
+    A legacy type's price includes its accelerators. A machine type that is not in the price list costs as
+    much as the same number of n1-standard vCPUs. An accelerator that is not in the list costs as much as a
+    V100.
     """
     data = table("ml_units")
     if machine_type in data["legacy"]:
@@ -155,9 +156,9 @@ def units_per_hour(
 def consumed_units(nodes: Iterable[float], running: int) -> float:
     """Return the ML units of a job, as `ml` v1 reports them.
 
-    `nodes` are the units per hour of each node, which ran for `running` nanoseconds. Started minutes count as
-    whole minutes, with a minimum of ten node-minutes per job. The sum is rounded to two decimals, as in the
-    public service.
+    `nodes` contains the ML units per hour of each node. `running` is the running time of every node in
+    nanoseconds. Started minutes count as whole minutes, with a minimum of ten node-minutes per job. The sum
+    is rounded to two decimals, as in the public service.
     """
     rates = list(nodes)
     minutes = -(-max(running, 0) // MINUTE)

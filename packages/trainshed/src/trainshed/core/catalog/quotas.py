@@ -18,7 +18,7 @@ QUEUED = "queued_jobs"
 PRIORITY = "highest_priority"
 """Metric: the highest priority that a job may have."""
 GLOBAL = "global"
-"""Replaces the region for metrics without a region."""
+"""The `region` of a quota whose metric has no region."""
 GPU_HOURS = "gpu_hours_per_month"
 CPU_HOURS = "cpu_hours_per_month"
 COST = "cost_per_month"
@@ -66,5 +66,6 @@ def metrics() -> tuple[str, ...]:
 
 def _family(machine_type: str) -> str:
     family, dash, _ = machine_type.partition("-")
-    # The older machine types of `ml` have the sizes of N1 machines.
+    # The older machine types of `ml`, whose names contain no dash, use the quota of N1 machines, because they
+    # have the same sizes.
     return f"cpus_{_SHARED_FAMILIES.get(family, family) if dash else 'n1_e2'}"

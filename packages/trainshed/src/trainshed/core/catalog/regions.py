@@ -15,7 +15,7 @@ def regions(api: Api) -> tuple[str, ...]:
 
 STORAGE: Final = ("storage.googleapis.com", "www.googleapis.com")
 _DOMAIN: Final = "googleapis.com"
-# google-auth calls iamcredentials automatically, with the program's token.
+# Programs also call iamcredentials, because google-auth calls it automatically with the program's token.
 _OF_ALL_REGIONS: Final = (
     "aiplatform",
     "ml",

@@ -16,7 +16,7 @@ class BadData(Exception):
 
 
 class Record(NamedTuple):
-    """One row of a file. A tuple, because a dataset may have millions of rows."""
+    """One row of a CSV file. A named tuple is fast to create, and a dataset may have millions of rows."""
 
     #: Number of the row in the file, from 1, without empty lines.
     row: int
@@ -73,7 +73,7 @@ def records(blocks: Iterable[bytes], uri: str) -> Iterator[Record]:
     row, line, problem = 0, 1, _NOT_CLOSED
     try:
         for fields in reader:
-            if is_at_end:  # The record is incomplete: the parser tried to read another line.
+            if is_at_end:  # A quotation mark is missing: the parser read to the end of the file.
                 break
             if fields:
                 row += 1
@@ -99,7 +99,8 @@ _CARRIAGE_RETURN: Final = (
 
 
 class _Echo:
-    """An output for a CSV writer. `write` returns its text, so `writerow` returns the formatted row."""
+    """An output for a CSV writer. `write` returns the text that it receives, so the writer's `writerow`
+    returns the formatted row."""
 
     def write(self, text: str) -> str:
         return text

@@ -1,5 +1,5 @@
-"""Describes the data of a dataset that are written for a program: the files to read, the split of each row,
-and the names of the written files (facts/datasets#splits)."""
+"""Describes how a dataset is written to files for a program: the files to read, the split of each row, and
+the names of the written files (facts/datasets#splits)."""
 
 import enum
 from collections.abc import Sequence
@@ -44,7 +44,8 @@ class SplitRule(Struct, frozen=True):
 
 
 class SplitPlan(Struct, frozen=True):
-    """The data to write for a program, from the dataset at the time of the request."""
+    """The plan for writing the data of one program. It contains the files of the dataset at the time of the
+    request."""
 
     dataset: DatasetName
     kind: DatasetKind
@@ -97,7 +98,8 @@ class DirectoryCopy(Struct, frozen=True):
 
 
 class Export(Struct, frozen=True):
-    """An export of a dataset (`plan`) or of the files of a model (`copy`). Exactly one of the two is set."""
+    """An export of a dataset (`plan`) or of the files of a model (`copy`). Exactly one of `plan` and `copy`
+    is set."""
 
     #: The project whose service agent reads and writes the files.
     project: str

@@ -54,7 +54,7 @@ class DatasetName(Struct, frozen=True, order=True):
 class DataFiles(Struct, frozen=True):
     """Files of one format: the files of a table, or the files of one import."""
 
-    #: gs:// URIs of the files. They may contain wildcards (`wildcards`).
+    #: gs:// URIs of the files. A URI may contain wildcards.
     uris: tuple[str, ...]
     #: The URI of the import schema, which specifies the format of the lines. "" for rows of a table.
     schema_uri: str = ""
@@ -121,7 +121,7 @@ OTHERWISE: Final = (
     "To use other data, list the files and their properties in a CSV file, and "
     "create a tabular dataset from it."
 )
-"""Advice for items without a supported format."""
+"""Advice for requests with a kind of dataset or an import format that is not supported."""
 
 
 def annotation_of(uri: str) -> str:

@@ -132,10 +132,11 @@ def parse_split(text: str) -> Split | None:
 
 
 def format_names(columns: Iterable[str]) -> str:
-    """Return column names in the form for error messages."""
+    """Return the names of columns as a list for an error message: the first 20 names, and the number of
+    further names."""
     shown = list(columns)
     more = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
-    # Names in other encodings may contain bytes that a message cannot contain.
+    # Replace bytes that are not valid UTF-8 by `?`, because a message cannot contain them.
     return ", ".join(shown[:20]).encode(errors="replace").decode() + more
 
 
@@ -180,7 +181,7 @@ class Item(Struct, frozen=True):
 
 
 def items(file: ItemFile) -> Iterator[Item]:
-    """Yield the items of a file. Raise BadData if the file does not have its format."""
+    """Yield the items of a file. Raise BadData if the file does not have the format of its import."""
     parsed = _of_csv(file) if file.is_csv else _of_json(file)
     own = dict(file.files.labels)
     for read, raw in parsed:
@@ -334,7 +335,8 @@ def _box(rest: Sequence[str], place: str) -> dict[str, Any]:
 
 
 def _join_boxes(item: dict[str, Any], more: dict[str, Any]) -> bool:
-    """Add the boxes of another line to an item. Return False if the boxes have another kind or ML use."""
+    """Add the boxes of the next line (`more`) to an item. Return False, and change nothing, unless both have
+    boxes and the same labels, including the ML use."""
     if _BOXES in item and _BOXES in more and item.get(_LABELS) == more.get(_LABELS):
         item[_BOXES] += more[_BOXES]
         return True

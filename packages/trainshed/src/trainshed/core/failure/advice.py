@@ -100,7 +100,7 @@ def _command_advice(tail: str) -> str | None:
         return None
     try:
         words = shlex.split(name)
-    except ValueError:  # A quotation mark is missing.
+    except ValueError:  # A quotation mark is missing, so split at spaces only.
         words = name.split()
     return (
         "The service treats the whole text as the name of the program. Write a list with one word per item: "
@@ -146,8 +146,8 @@ def _module_advice(tail: str, program: Program) -> str | None:
     text = f"{own} If it is in a distribution of the package index: {install}."
     package = (program.module or "").rpartition(".")[0]
     if way == "package" and package:
-        # Programs for Python 2, such as many public samples, import modules of their own package without the
-        # package name.
+        # Advise on the import: programs for Python 2, such as many public samples, import modules of their
+        # own package without the package name.
         return (
             f"If {root} is a file of your own in {package}/, import it by its package: `from {package} "
             f"import {root}`. {text}"
@@ -165,8 +165,9 @@ def _distribution(module: str) -> str | None:
 
 
 def _framework_advice(framework: str | None, program: Program) -> str | None:
-    """Return advice to use an image with this framework. Return None without a framework, if the job's image
-    already contains it, or for a container, whose contents are unknown."""
+    """Return advice to use an image that contains the framework. Return None if `framework` is None, or if
+    the job's image already contains the framework. Also return None for a container, because its contents are
+    unknown."""
     if framework is None or program.runtime.family in (framework, CONTAINER):
         return None
     image = framework if _submission_method(program) == "run" else images.image_for_name(framework)
@@ -189,8 +190,8 @@ def _submission_method(program: Program) -> str:
 # Advice for exit statuses that represent a signal, and for memory limits.
 
 _NEGATIVE: Final = {256 - number: number for number in (6, 9, 11)}
-"""Signals by exit status, for programs that exit with the return code that Python's subprocess reports for a
-signal, such as -11."""
+"""Signals by exit status. Such a status is 256 minus the number of a signal. A program has it if it exits
+with the return code of a child process that a signal ended, such as -11."""
 _DUMPED: Final = re.compile(r"Fatal Python error|Current thread 0x")
 """Lines that Python's fault handler prints."""
 

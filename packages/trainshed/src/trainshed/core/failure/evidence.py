@@ -1,4 +1,5 @@
-"""The evidence that rows of the failure table match: the cause of an end, and its known facts."""
+"""The evidence that rows of the failure table match: why a replica or an attempt ended, and the known facts
+about its end."""
 
 import enum
 from typing import Final
@@ -22,7 +23,7 @@ class Cause(enum.StrEnum):
     OUT_OF_DISK = "out_of_disk"
     #: The stall watchdog ended the program.
     STALLED = "stalled"
-    #: The replica had to leave its node, or its node ended the replica.
+    #: The replica was requested to leave its node, or the node itself stopped the replica.
     LEFT = "left"
     #: The replica disappeared without an attempt record and for an unknown reason.
     LOST = "lost"
@@ -66,7 +67,7 @@ CLUSTER_LOSSES: Final = frozenset(
         Cause.POD_EVICTED,
     }
 )
-"""Causes of lost replicas on a cluster whose reason is known."""
+"""The causes of a replica's loss on a cluster, except LOST, for which the reason is unknown."""
 
 
 class Evidence(Struct, frozen=True):
@@ -82,7 +83,7 @@ class Evidence(Struct, frozen=True):
     is_package: bool = True
     #: Whether the replica's pool runs reducers.
     is_reducer: bool = False
-    #: The cause as text, for losses and failures of the service.
+    #: A description of the cause, if the end is a loss or a failure of the service.
     text: str | None = None
     #: The region of the job, for the message about a stock-out.
     region: str = ""

@@ -83,7 +83,8 @@ _TEXTS: Final = {
     ),
     Message.INTERNAL: f"{INTERNAL_ERROR_MESSAGE}: {{reason}}",
 }
-"""Message texts with facts in braces. Operators' own texts have the same form."""
+"""The text of each public message. Facts replace the names in braces. Operators' own texts have the same
+form."""
 FACTS: Final = ("replica", "status", "region", "reason")
 """The facts that a message text may contain in braces, such as `{replica}`."""
 
@@ -139,13 +140,14 @@ def _user_code(evidence: Evidence, status: int, body: str | None) -> str:
 
 
 def add_link(message: str, uid: JobUid, pages: str) -> str:
-    """Return the message with a current link to the job's page, because addresses may change. `uid`: the uid
-    of the failed job. `pages`: the current address of the console's job pages. A message without a link stays
-    unchanged."""
+    """Return the message with the current address in its link to the job's page, because the stored address
+    may be outdated. `uid`: the uid of the failed job. `pages`: the current address of the console's job
+    pages. A message without a link stays unchanged."""
     head, more, link = message.rpartition(_MORE)
     if not more or " " in link or "\n" in link:
         return message
-    # A pipeline may publish the error of its job. The link then contains the number of that job.
+    # Keep a job number that the link already contains. A pipeline may publish the error of its job, and the
+    # link then leads to that job.
     number = link.rpartition("/jobs/")[2]
     return f"{head}{more}{pages}/jobs/{number if number.isdecimal() else uid}"
 

@@ -70,7 +70,7 @@ class Rule(Struct, frozen=True):
     #: The period in nanoseconds in which `restarts` are counted. None counts them for the whole attempt.
     window: int | None = None
     #: Minimum nanoseconds from the start of a replica to its first, second, … restart. The last value
-    #: repeats. Early failures thus restart later.
+    #: repeats. After an earlier failure, the restart waits until this time has passed.
     spacing: tuple[int, ...] = ()
     #: Maximum number of retries of the job in its whole life.
     retries: int = 0

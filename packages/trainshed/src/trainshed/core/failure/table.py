@@ -190,7 +190,8 @@ def table_with(entries: Sequence[Entry]) -> tuple[Rule, ...]:
         if not faults:
             made = _rule(read)
             faults += _contradictions(made)
-            # A row with errors is not in the table, so another row cannot be inserted before it.
+            # If the row `place` has errors, it is not in the table. Insert this row at the default position
+            # instead.
             table.insert(names.index(place if place in names else _DEFAULT_PLACE), made)
         wrong += [f"{where}.{text}" for text in faults]
     if wrong:
@@ -214,7 +215,7 @@ def _read(entry: Entry, *, is_built_in: bool = False) -> tuple[dict[str, Any], l
             if field in _WORDS and not is_built_in and not _OUR_OWN.isdisjoint(words):
                 raise ValueError
             read[field] = rule.convert(converted)
-        except ValueError:  # msgspec's errors are ValueErrors too.
+        except ValueError:  # This includes errors of msgspec, which are ValueErrors too.
             wrong.append(f"{field}: {value!r} is not {rule.must_be}")
     required = ["name", "causes", "action"]
     if read.get("action") is Action.FAIL:
@@ -234,8 +235,8 @@ def _contradictions(rule: Rule) -> Iterator[str]:
     """Yield errors of fields that are valid individually but contradict each other."""
     causes, match = rule.match.causes, rule.match
     if rule.action is not Action.FAIL:
-        # A failure of the service may end a whole attempt. The end of a reducer is always the end of a single
-        # replica.
+        # Any other action than FAIL requires the end of a single replica. Cause.SERVICE is thus allowed for
+        # reducers only: for other replicas, it may be the end of a whole attempt.
         if not causes <= (_MAY_HAVE_A_REPLICA if match.reducer else _OF_A_REPLICA):
             yield (
                 f'action: "{rule.action}" requires that a replica ended; for this cause, use "fail"'

@@ -83,7 +83,7 @@ def judge_end(
         decided = job.outcome.at if job.outcome else job.retry.at if job.retry else 0
         may_turn = job.outcome is None or job.outcome.state is JobState.CANCELLED
         if job.retry is not None and retry_budget(verdict.rule, spent):
-            may_turn = False  # The current retry also handles this end.
+            may_turn = False  # Keep the decision: the current retry also handles this end.
         if may_turn and _ended_the_job_before(evidence, verdict, decided):
             _decide_by(transition, evidence, verdict)
         settle(transition)
@@ -107,9 +107,9 @@ def judge_end(
 
 
 def _warn_of_time_limit(transition: Transition, evidence: Evidence, verdict: Verdict) -> None:
-    """Record a warning when the first replica of a gang reaches `_EXPIRED_OFTEN` ends by time limits. The
-    program may never finish within the limit. No second warning is needed, because the gang's other replicas
-    reach the limit at the same time."""
+    """Record a warning when the first replica of a gang has ended `_EXPIRED_OFTEN` times at a time limit of
+    the cluster, because its program may never finish within the limit. The gang's other replicas end at the
+    same time and cause no second warning."""
     name, replicas = verdict.rule.name, transition.job.replicas
     if all(count(replica.restarts, name) < _EXPIRED_OFTEN for replica in replicas):
         ran = max(
@@ -132,7 +132,7 @@ def mark_running_if_all_up(transition: Transition) -> None:
     job = transition.job
     if job.phase is not AttemptState.STARTING:
         return
-    # The job continues without its finished replicas.
+    # Finished replicas also count, because the job continues without them.
     if not all(r.state is ReplicaState.RUNNING or r.state.is_over for r in job.replicas):
         return
     transition.fire_attempt(AttemptTrigger.ALL_UP)
@@ -178,9 +178,10 @@ def settle(transition: Transition) -> None:
 
 
 def _last_end(transition: Transition) -> Nanos:
-    """Return the time at which the last replica of the attempt ended. A restarted service receives events
-    about earlier ends late. If a replica has no attempt record, or the last end belongs to an earlier
-    attempt, return the current time. The result is never before the start of the job."""
+    """Return the time at which the last replica of the attempt ended, according to the attempt records. The
+    current time is not exact, because a restarted service receives events about earlier ends late. It is used
+    only if a replica has no attempt record, or if no attempt has nodes now. The result is never before the
+    start of the job."""
     job, replicas = transition.job, transition.job.replicas if transition.job.placed else ()
     ends = [replica.exit.ended if replica.exit else transition.now for replica in replicas]
     return max(min(max(ends, default=transition.now), transition.now), job.started, job.created)
@@ -301,7 +302,7 @@ def _next_attempt(transition: Transition, retry: Retry) -> None:
     job = transition.job
     if not retry.keeps_room or not job.replicas:
         transition.fire_attempt(AttemptTrigger.RETRY_LATER)
-        # Time spent waiting for capacity does not count as running time.
+        # Add this wait for capacity to `waited`, because it does not count as running time.
         waited = max(0, transition.now - job.not_before) if job.started and job.not_before else 0
         transition.change(
             retry=None, not_before=retry.not_before, waited=Nanos(job.waited + waited)

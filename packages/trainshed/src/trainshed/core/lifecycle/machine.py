@@ -170,7 +170,7 @@ def deadlines(job: Job) -> tuple[Deadline, ...]:
 
 def _admit(transition: Transition, event: JobAdmitted) -> None:
     if event.attempt not in (None, transition.job.attempt + 1):
-        return  # The scheduler decided before it received the job's last change.
+        return  # Ignore it: the scheduler decided before it received the job's last change.
     if not transition.fire_attempt(AttemptTrigger.ADMITTED):
         return
     nodes = dict(event.nodes)
@@ -276,8 +276,8 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
     is_unbegun = event.cause == NEVER_STARTED and event.loss is Cause.LOST and not replica.started
     if was_asked and is_unbegun and start_elsewhere(transition, lost):
         return
-    # Programs on a failing node also receive requests to leave. A loss that the engine can explain is the
-    # more precise cause.
+    # Use a more precise cause than LEFT if the engine knows one. For example, replicas on a failing node are
+    # requested to leave it before they are lost.
     if was_asked and event.loss is Cause.LOST:
         cause, text = Cause.LEFT, replica.leaving
     else:
@@ -300,12 +300,12 @@ def _cancel_requested(transition: Transition, event: CancelRequested) -> None:
     job = transition.job
     if job.outcome is not None and (
         job.outcome.state is not JobState.FAILED
-        # The primary ended on its own before the cancel was accepted.
+        # Keep the failure: the primary ended before the cancel was accepted.
         or any(r.id.is_primary and r.exit and r.exit.ended <= event.at for r in job.replicas)
     ):
         return
     if event.cause is CancelCause.MAX_WAIT and job.started:
-        return  # All replicas were already running when the time limit was reached.
+        return  # The limit no longer applies: all replicas have already run.
     message = timeline.cancel_reason(event, job.spec.scheduling)
     transition.cancel(event, message)
     transition.change(retry=None)

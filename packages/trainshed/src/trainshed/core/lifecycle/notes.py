@@ -16,10 +16,10 @@ NO_ROOM: Final = "disk_no_room"
 ROOM_AGAIN: Final = "disk_room_again"
 _WARM_START: Final = "warm_start"
 KINDS: Final = {
-    # Names from `trainshed.replica.observe.disk`.
+    # Notes from the module `trainshed.replica.observe.disk`.
     **dict.fromkeys((NO_ROOM, ROOM_AGAIN, "disk_nearly_full", "disk_exceeded"), "disk"),
     **dict.fromkeys(("disk_log_waits", "disk_log_goes_on"), "disk"),
-    # Names from `trainshed.replica.supervisor`: `shim`, `sidecars` and `warm_start`.
+    # Notes from the modules `shim`, `sidecars` and `warm_start` of `trainshed.replica.supervisor`.
     "grace_used": "grace",
     "storage_written_here": "storage",
     "rank_claimed": "ranks",

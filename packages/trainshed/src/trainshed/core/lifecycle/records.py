@@ -192,7 +192,8 @@ class WorkRecord(Struct, frozen=True):
     uid: JobUid
     name: JobName
     display_name: str
-    #: The request's resource in public JSON, with input fields only. Views are created from it.
+    #: The resource in the request, in public JSON with input fields only. The API builds its responses from
+    #: it.
     public_json: str
     created: Nanos
     updated: Nanos
@@ -228,7 +229,8 @@ class Job(WorkRecord, frozen=True, kw_only=True):
     placed: Nanos = 0
     #: Start of the attempt's first program (ns), from which usage counts. 0 before any start.
     began: Nanos = 0
-    #: `began` of the previous attempt, and the end of its last replica.
+    #: `began` of the previous attempt. The next field, `freed`, is the end of the last replica of that
+    #: attempt.
     began_before: Nanos = 0
     freed: Nanos = 0
     #: State of the current attempt. WAITING while no attempt has capacity.

@@ -11,7 +11,8 @@ from trainshed.core.names import ReplicaId
 from trainshed.core.units import Nanos
 
 NEVER_STARTED: Final = "never started"
-"""The cause of a loss for a replica that was stopped before it started, and that will never start."""
+"""The `cause` of a ReplicaLost event if the replica was stopped before its program started, so the program
+will never start."""
 
 
 class ReplicaStarted(Struct, frozen=True):
@@ -32,7 +33,7 @@ class ReplicaExited(Struct, frozen=True):
     exit: ExitRecord
     #: For a stopped replica: the cluster's reason for the stop, if known.
     loss: Cause = Cause.LOST
-    #: The same reason as text.
+    #: The reason for the stop as text, or None if unknown.
     cause: str | None = None
 
 

@@ -34,8 +34,8 @@ class JobTrigger(enum.StrEnum):
     RETRIED = "retried"
     #: A user or a limit cancels the job.
     CANCEL_ACCEPTED = "cancel accepted"
-    #: The job's outcome is decided, and all of its replicas have ended. The next two triggers have the same
-    #: condition.
+    #: The job's outcome is decided, and all of its replicas have ended. The triggers FAILED and CANCELLED
+    #: have the same condition.
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"

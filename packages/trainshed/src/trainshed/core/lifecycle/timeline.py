@@ -122,8 +122,9 @@ def running(job: Job, at: Nanos) -> TimelineEntry:
 
 
 def exit_entries(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterator[TimelineEntry]:
-    """Yield the entries for a replica's exit. If child processes were killed for lack of memory, the first
-    entry is about these. Only the end of the main process affects the job (spec/failures#out-of-memory)."""
+    """Yield the timeline entries for a replica's exit. If child processes were killed at the memory limit,
+    the first entry contains their number. Only the end of the main process affects the job
+    (spec/failures#out-of-memory)."""
     ended = exit_record.ended
     if many := exit_record.child_oom:
         text = f"lost {many} child process{'es' * (many > 1)} to the memory limit."
@@ -146,8 +147,8 @@ def loss(job: Job, replica: Replica, event: ReplicaLost, now: Nanos) -> Timeline
 def verdict(
     job: Job, evidence: Evidence, verdict: Verdict, now: Nanos, drill: int
 ) -> TimelineEntry:
-    """Return the entry for a verdict: the decision of the failure table, its row and the evidence
-    (spec/failures#rules)."""
+    """Return the timeline entry for a verdict. It contains the decision, the matching row of the failure
+    table, and the evidence (spec/failures#rules)."""
     details: dict[str, object] = {
         "rule": verdict.rule.name,
         "effect": verdict.effect.value,
@@ -226,7 +227,7 @@ def end(outcome: Outcome, now: Nanos) -> TimelineEntry:
 
 
 def cancelled_by(event: CancelRequested) -> str:
-    """Return the end of a sentence about a cancellation, which states the actor. A person is called "the
+    """Return the end of a sentence that states by whom or why the job was cancelled. A person is called "the
     user", as in the public texts."""
     if event.by is None or event.by.job is None:
         return "was cancelled by the user."

@@ -52,9 +52,10 @@ _UNSERVED: Final = {
 def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan | None:
     """Parse `inputDataConfig`.
 
-    Return None if it is omitted, if the dataset is unknown or has no such files, or if the destination is
-    wrong. `dataset`: the dataset of the request, or None if unknown. `at`: creation time of the pipeline
-    (ns). Errors are added to the section's faults. The plan of a faulty request is not usable.
+    Return None if it is omitted, if the dataset is unknown or has no files with the requested annotations, or
+    if the destination is wrong. `dataset`: the dataset of the request, or None if unknown. `at`: creation
+    time of the pipeline (ns). Errors are added to the section's faults. The plan of a faulty request is not
+    usable.
     """
     if not pipeline.has("inputDataConfig"):
         return None
@@ -185,7 +186,7 @@ def _read_fractions(split: Section) -> tuple[float, float, float]:
     for name, fraction in fractions.items():
         if not 0 <= fraction <= 1:
             split.fault(name, f"The fraction must be from 0 to 1, not {fraction:g}.")
-    # With floats, a sum such as 0.7 + 0.2 + 0.1 may be slightly larger than 1.
+    # Permit a small excess: with floats, a sum such as 0.7 + 0.2 + 0.1 may be slightly larger than 1.
     if sum(fractions.values()) > 1 + 1e-9:
         split.fault(
             "", f"The fractions add up to {sum(fractions.values()):g}; at most 1 is allowed."

@@ -109,8 +109,8 @@ def read_goal(section: Section) -> Goal:
 
 
 def read_algorithm(section: Section, parameters: tuple[Parameter, ...]) -> Algorithm:
-    """Parse `algorithm`. A grid search cannot have DOUBLE parameters (facts/tuning#ml). The public text of
-    Vertex has the same rule."""
+    """Parse `algorithm`. A grid search cannot have DOUBLE parameters in `ml` (facts/tuning#ml). The public
+    documentation of Vertex has the same rule."""
     algorithm = syntax.read_choice(section, "algorithm", _ALGORITHMS)
     endless = [p.id for p in parameters if p.type is ParameterType.DOUBLE]
     if algorithm is Algorithm.GRID_SEARCH and endless:

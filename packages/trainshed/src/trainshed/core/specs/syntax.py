@@ -137,7 +137,7 @@ def check_texts(section: Section, *names: str) -> None:
 def read_labels(request: Section) -> tuple[tuple[str, str], ...]:
     """Parse the request's labels. Each faulty label is reported under its own key (facts/limits#labels)."""
     entries = cast("Mapping[str, Any]", request.values.get("labels") or {})
-    # A copy of a job has an additional label of the service.
+    # Do not count the label that the service adds to a copy of a job.
     if len(entries.keys() - {COPY_LABEL}) > MAX_LABELS:
         request.fault(
             "labels", f"The field has {len(entries)} labels; at most {MAX_LABELS} are allowed."
@@ -268,7 +268,7 @@ _COMMANDS = ("command", "containerCommand")
 def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # A quotation mark is missing.
+    except ValueError:  # A quotation mark is missing, so split at spaces only.
         return text.split()
 
 
@@ -342,8 +342,8 @@ def cluster_size_warnings(job_json: str, replicas: int) -> tuple[str, ...]:
 
 
 def string_fault(text: str, beside: str = "") -> str | None:
-    """Return the error in one argument or one variable's value. `beside`: the preceding text of the same
-    string."""
+    """Return the error in one argument or one variable's value. `beside`: the text before `text` in the same
+    string, such as `NAME=`. It counts towards the size limit of the string."""
     if "\0" in text:
         return "It contains a zero byte, which programs cannot receive. Remove it."
     if len(f"{beside}{text}".encode()) > MAX_STRING_BYTES:

@@ -63,8 +63,8 @@ def read_machine_type(section: Section, field: str, api: Api) -> MachineType | N
 
 
 def machine_of(machine: MachineType, devices: Accelerators | None = None) -> Machine:
-    """Return the machine of a type for a pool, with its sizes. A legacy type includes its own
-    accelerators."""
+    """Return a machine of this type with its sizes and with the accelerators `devices`. If `devices` is None,
+    a legacy type has its own accelerators."""
     if devices is None and machine.accelerator_type:
         devices = Accelerators(machine.accelerator_type, machine.accelerator_count)
     memory, limit = machine.memory_bytes, machine.memory_limit_bytes
@@ -168,8 +168,8 @@ def names_package(program: Program) -> bool:
 
 
 def read_package(program: Program, section: Section, field: str) -> Program:
-    """Return the package job that the arguments in `field` describe. Errors are added to the section's
-    faults."""
+    """Return the program as a Python package: with the packages and the module that the arguments in `field`
+    specify. Errors are added to the section's faults."""
     modules, others = _take_option(program.args, _MODULE)
     uris, others = _take_option(others, _PACKAGES)
     packages = tuple(uri for text in uris for uri in text.split(",") if uri)

@@ -47,7 +47,7 @@ def optimal_trials(spec: StudySpec, trials: Sequence[Trial]) -> tuple[Trial, ...
 
 
 def _scores(spec: StudySpec, final: Measurement | None) -> Scores:
-    """Return the scores of all metrics, for which larger is better, or () if a metric is missing."""
+    """Return the score of each metric, or () if a metric is missing. A larger score is better."""
     values = [(metric, final.value(metric.id)) for metric in spec.metrics] if final else []
     scores = tuple(score(metric, value) for metric, value in values if value is not None)
     return scores if len(scores) == len(spec.metrics) else ()

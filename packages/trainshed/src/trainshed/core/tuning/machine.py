@@ -51,8 +51,8 @@ class Sight(Struct, frozen=True):
 
     @property
     def new_measurements(self) -> tuple[Measurement, ...]:
-        """The measurements that are not stored yet. An equal value at the same step is not new. It occurs if
-        the program reported another metric, or if a retried attempt repeated the step."""
+        """The measurements that are not stored yet. A measurement with the step and the values of a stored
+        one is not new: the program reported another metric, or a retried attempt repeated the step."""
         known = {(stored.step, stored.metrics) for stored in self.stored_measurements}
         return tuple(m for m in self.measurements if (m.step, m.metrics) not in known)
 
@@ -144,8 +144,8 @@ def to_cancel(job: TuningJob) -> tuple[tuple[JobUid, CancelCause], ...]:
 
 
 def deadlines(job: TuningJob) -> tuple[Deadline, ...]:
-    """Return the time limits of an `ml` job, which apply to the whole job. A Vertex job has none here,
-    because each trial's job has its own limits (docs/tuning.md)."""
+    """Return the deadlines of an `ml` tuning job, whose time limits apply to the whole job. Return () for a
+    tuning job of Vertex, because each trial's job has its own limits (docs/tuning.md)."""
     if job.state.is_final or job.outcome is not None or job.name.api is not Api.ML:
         return ()
     scheduling = job.spec.trial.scheduling

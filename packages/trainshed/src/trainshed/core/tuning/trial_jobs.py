@@ -104,7 +104,8 @@ def trial_spec(spec: JobSpec, number: int, parameters: Parameters) -> JobSpec:
         pools.append(replace(pool, program=program))
     scheduling = spec.scheduling
     if spec.api is Api.ML:
-        # The limit applies to the wait for the first trial. Later trials wait without a limit.
+        # `max_wait` limits only the tuning job's wait for its first trial. The jobs of trials wait without a
+        # limit of their own.
         scheduling = replace(scheduling, max_wait=None)
     return replace(
         spec,
@@ -135,7 +136,8 @@ def _below(directory: str | None, number: int) -> str | None:
 
 
 def public_json(spec: JobSpec, *, display_name: str, job_id: str) -> str:
-    """Return the input fields of the resource in public JSON, from the trial's own `spec` (`trial_spec`)."""
+    """Return the resource of a trial's job in public JSON, with input fields only. `spec`: the result of
+    `trial_spec` for that trial."""
     job: dict[str, Any] = json.loads(spec.job_json)
     if spec.api is Api.ML:
         job.pop("hyperparameters", None)
