@@ -34,7 +34,7 @@ _MAX_VIEWERS: Final = 4
 _SANDBOX_LIMITS: Final = {
     "processes": 256,
     "memory_bytes": 2 << 30,
-    # TensorBoard writes little data to its own directory.
+    # A low limit suffices, because TensorBoard writes little data to its own directory.
     "disk_bytes": 64 << 20,
     "seconds": 0.0,
 }
@@ -42,7 +42,7 @@ _SANDBOX_LIMITS: Final = {
 
 
 class LocalTracking:
-    """Implements the API's `Tracking` with these stores and viewers."""
+    """Implements the API's `Tracking` with the `stores` and `viewers` that its constructor receives."""
 
     def __init__(self, stores: Stores, viewers: Viewers, reader: Reader, links: Links) -> None:
         self._stores = stores
@@ -113,7 +113,7 @@ def new_addition(context: AdditionContext) -> Addition:
 
 
 def addition_with(context: AdditionContext, viewers: Viewers) -> Addition:
-    """Create the addition with other viewers."""
+    """Create the addition with the given viewers, instead of TensorBoards on this machine."""
     stores = stores_in(context.store, context.points, context.new_uid, context.now)
     reader, links = context.store.reader, context.links
     surface = ViewerSurface(viewers, reader, context.access, links, context.closing)

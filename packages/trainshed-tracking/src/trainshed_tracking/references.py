@@ -40,7 +40,8 @@ async def _unknown_board(
         return ()
     here = place.project_id, str(project_number(place.project_id))
     if board.project_id not in here or board.location != place.location:
-        # Do not reveal whether a tensorboard exists in another project.
+        # Return the same error whether or not the tensorboard exists, so that a user learns nothing about
+        # another project.
         text = f"{board} is not in {place}, the project and location of the job."
         return (Violation(at, text),)
     try:
@@ -66,8 +67,8 @@ async def create_run(stores: Stores, experiment: str) -> AsyncGenerator[str]:
     try:
         await stores.metadata.link((Edge(parent, EdgeRole.CHILD, name, now),))
         yield str(name)
-    except Exception:  # The job was rejected.
-        with contextlib.suppress(NotFound):  # A user has already deleted the run.
+    except Exception:  # Delete the run of a rejected job.
+        with contextlib.suppress(NotFound):  # A user may have deleted the run already.
             await stores.metadata.forget(name)
         raise
 
@@ -79,7 +80,7 @@ async def add_to_run(stores: Stores, run: str, job: JobName) -> None:
     def add(node: Node) -> Node:
         return replace(node, added={**node.added, _JOBS: [*node.added.get(_JOBS, ()), entry]})
 
-    # A user may have deleted the run. The job itself is stored nevertheless.
+    # If a user has deleted the run, do nothing: the job is stored nevertheless.
     with contextlib.suppress(NotFound):
         await stores.metadata.change(NodeName.parse(run, NodeKind.CONTEXT), add)
 
@@ -96,7 +97,8 @@ async def _unknown_contexts(
         with faults.collect():
             name = NodeName.parse(spec[key], NodeKind.CONTEXT, of=at)
             if name.store.project_id != project:
-                # Do not reveal whether the resource exists in that project.
+                # Do not check whether the resource exists, so that a user learns nothing about another
+                # project.
                 faults.add(at, f"{name} is in another project than the job.")
                 continue
             try:

@@ -95,8 +95,8 @@ class Change(Struct, frozen=True):
     etag: int
     #: The value before the change, or None if the key was new.
     was: Any = None
-    #: Etags and former values of earlier changes, newest first. If there are too many, those in the middle
-    #: are omitted.
+    #: (etag, former value) of earlier changes, newest first. If they are too long together, entries in the
+    #: middle are omitted.
     earlier: tuple[tuple[int, Any], ...] = ()
 
     @property
@@ -127,23 +127,24 @@ class Node(Struct, frozen=True):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     #: Values that responses contain in addition to `metadata`.
     added: dict[str, Any] = field(default_factory=dict[str, Any])
-    #: Only for runs of experiments: the last change of each key of `metadata`, or of each key of a shared map
-    #: in it (`merge`).
+    #: Only for runs of experiments: the last change of each key of `metadata` (see `merge`). For a shared map
+    #: in `metadata`: the last change of each of the map's own keys.
     changes: dict[str, Change] = field(default_factory=dict[str, Change])
-    #: Only for contexts: the parent contexts in order of name. The values are read from the edges.
+    #: Only for contexts: the parent contexts in order of name. They are not stored in the record, but read
+    #: from the edges.
     parents: tuple[NodeName, ...] = ()
 
 
 class EdgeRole(enum.StrEnum):
-    """The role of the edge's target."""
+    """The role of an edge's target, from the point of view of the edge's source."""
 
-    #: A child context of a context.
+    #: The target is a child context of the source, which is a context.
     CHILD = "child"
-    #: An artifact or execution of a context.
+    #: The target is an artifact or execution that belongs to the source, which is a context.
     MEMBER = "member"
-    #: An artifact that an execution read.
+    #: The target is an artifact that the source, an execution, read.
     INPUT = "input"
-    #: An artifact that an execution wrote.
+    #: The target is an artifact that the source, an execution, wrote.
     OUTPUT = "output"
 
 

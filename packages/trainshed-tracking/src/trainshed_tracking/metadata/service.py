@@ -71,7 +71,7 @@ _OF_KIND: Final = {
     NodeKind.ARTIFACT: (*_FIELDS, "state", "uri"),
     NodeKind.EXECUTION: (*_FIELDS, "state"),
 }
-"""The fields that an update can change."""
+"""The fields that an update can change, by kind of node."""
 
 
 async def create_store(kind: Kind[StoreName, MetadataStore], call: Call, request: Any) -> Message:
@@ -124,7 +124,7 @@ async def _update(stores: Stores, kind: NodeKind, call: Call, request: Any) -> M
     resource = getattr(request, kind.singular)
     name = NodeName.parse(resource.name, kind, of=f"{kind.singular}.name")
     now = call.services.now()
-    # A path in the update mask can refer to a single key of the metadata.
+    # Separate the paths of single metadata keys, such as `metadata.KEY`, from the paths of whole fields.
     paths, parts = list[str](), list[str]()
     for path in request.update_mask.paths:
         (parts if path.startswith("metadata.") else paths).append(path)
@@ -234,7 +234,8 @@ def _apply_update(node: Node, resource: Any, mask: tuple[str, ...], now: Nanos) 
     """Return the node after an update. Without a mask, all fields in the request change. An empty etag
     matches any state. If the etag is outdated, updates of experiments and their runs are merged. An update
     that changes nothing keeps the etag. Raises Aborted, InvalidRequest."""
-    # Ignore values in the request that the service itself has added.
+    # If a client sends back values that the service added to an earlier response (`node.added`), ignore these
+    # values.
     sent, etag = read_node(node.name, resource, now, node.added), resource.etag
     is_stale = etag not in ("", str(node.etag))
     if is_stale and not (node.schema_title in MERGED and re.fullmatch("[0-9]{1,19}", etag)):
@@ -264,7 +265,8 @@ def _apply_update(node: Node, resource: Any, mask: tuple[str, ...], now: Nanos) 
 
 
 def _mismatch(node: Node, etag: str) -> Aborted:
-    """Return the error for an outdated etag. The SDK over gRPC detects its text and reads the node again."""
+    """Return the error for an outdated etag. The SDK over gRPC detects the error by this text, and reads the
+    node again."""
     return Aborted(
         f"Specified {message_name(node.name.kind)} `etag`: `{etag}` does not match server `etag`: "
         f"`{node.etag}`"
@@ -407,8 +409,8 @@ _LINKS: Final[Mapping[NodeKind, Mapping[str, tuple[EdgeRole, bool]]]] = {
     NodeKind.ARTIFACT: _IN_CONTEXT,
     NodeKind.EXECUTION: _IN_CONTEXT,
 }
-"""For each name in a filter: the role of the edges that connect the context in the filter with the matching
-nodes, and whether these edges point to that context."""
+"""By kind of node and name in a filter: the role of the edges between the context in the filter and the
+matching nodes, and whether these edges point to that context."""
 _TYPES: Final = ("string_value", "number_value", "bool_value")
 Links = Mapping[Comparison | Term, frozenset[NodeName]]
 """For each comparison that refers to a context: the nodes that match the comparison."""
@@ -480,14 +482,15 @@ def _leaf(leaf: Comparison | Term, kind: NodeKind, links: Links) -> Callable[[No
             f'{leaf.name!r} has no operator; compare a field, for example display_name="{leaf.name}"'
         )
     if text_of := _TEXTS.get(leaf.name):
-        # A node's name is compared by its ID only.
+        # Compare only IDs: the value in the filter may be a full resource name.
         test = text_test(
             replace(leaf, value=leaf.value.rpartition("/")[2]) if leaf.name == "name" else leaf
         )
         return lambda node: test(text_of(node))
     if moment_of := _MOMENTS.get(leaf.name):
         happened = time_test(leaf)
-        # Times in responses have a resolution of microseconds.
+        # Round down to microseconds, the resolution of times in responses, because clients compare with such
+        # times.
         return lambda node: happened(moment_of(node) // 1_000 * 1_000)
     if leaf.path[0] == "metadata" and len(leaf.path) > 1:
         return _metadatum(leaf)

@@ -35,7 +35,7 @@ _FIELDS: Final = {
     EdgeRole.INPUT: "events",
     EdgeRole.OUTPUT: "events",
 }
-"""The request field with the edges of each role."""
+"""For each role: the request field that contains the edges with this role."""
 MAX_LINEAGE: Final = 5_000
 """Maximum number of nodes in a lineage."""
 
@@ -85,7 +85,7 @@ class Metadata(Resources[NodeName, Node]):
         return super().remove(connection, record)
 
     async def forget(self, name: NodeName) -> None:
-        """Delete a node without storing an operation for the deletion. Raises NotFound."""
+        """Delete a node, but store no operation for the deletion. Raises NotFound."""
         await self._writer.run(
             "forget", lambda connection: self.remove(connection, self.read(connection, name))
         )
@@ -108,8 +108,8 @@ class Metadata(Resources[NodeName, Node]):
                 place = asdict(store) | {"kind": kind}
                 nodes = records(connection, _SQL["list"], place, NODE)
             else:
-                # The caller has permission for this store only, and a filter may refer to a context of
-                # another store.
+                # Omit nodes of other stores: a filter may refer to a context of another store, but the caller
+                # has permission for this store only.
                 names = [
                     name for name in sorted(within) if (name.store, name.kind) == (store, kind)
                 ]
@@ -165,7 +165,7 @@ def _lineage(connection: sqlite3.Connection, numbers: Iterable[int]) -> Lineage:
     nodes = {
         number: node
         for number in sorted(numbers)
-        # Rows that cannot be read are skipped.
+        # `records` skips rows that it cannot read. Such nodes and their events are then omitted.
         for node in records(connection, _SQL["by_number"], {"node": number}, NODE)
     }
     events = [
@@ -222,6 +222,7 @@ def _require_store(connection: sqlite3.Connection, name: StoreName) -> None:
 def _ends(
     connection: sqlite3.Connection, statement: str, name: NodeName, role: EdgeRole
 ) -> list[NodeName]:
-    """Return the nodes that are connected with the node `name` by edges of this role."""
+    """Return the nodes that edges with this role connect to the node `name`. `statement`: `targets` = of
+    outgoing edges, `sources` = of incoming edges."""
     rows = connection.execute(_SQL[statement], _key(name) | {"role": role})
     return [NodeName(name.store, NodeKind(kind), node_id) for kind, node_id in rows]

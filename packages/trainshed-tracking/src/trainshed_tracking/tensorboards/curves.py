@@ -65,7 +65,7 @@ class BoardCurves:
         self._stores = stores
         self._job = job
         self._experiment = experiment
-        #: Runs by directory.
+        #: Runs by the directory that contains their event files.
         self._runs: dict[str, _Run] = {}
         #: Display names of runs by their IDs.
         self._run_names: dict[str, str] = {}
@@ -105,7 +105,8 @@ class BoardCurves:
         try:
             run = await self._run(directory)
             await self._add_series(run, [tag for tag in points if tag not in run.series])
-            # This raises NotFound if a user has deleted the run. Its points are then not written.
+            # Check that the run still exists. If a user has deleted it, this call raises NotFound, and the
+            # points are not written.
             await self._stores.tensorboards.get(run.resource.name)
         except (NotFound, InvalidRequest) as failure:
             self._stop(f"receives no more points of this job: {failure}")
@@ -153,7 +154,7 @@ class BoardCurves:
             created = await self._stores.tensorboards.create_all(wanted)
         except InvalidRequest:
             if len(tags) == 1:
-                run.series[tags[0]] = None  # A user created a series of another type.
+                run.series[tags[0]] = None  # Skip this tag: a user's series has another type.
                 return
             for tag in tags:
                 await self._add_series(run, [tag])
@@ -168,7 +169,7 @@ class BoardCurves:
             pass
         except NotFound:
             made = MetadataStore(store, "", node.created, node.created)
-            with contextlib.suppress(AlreadyExists):  # Another task may create it at the same time.
+            with contextlib.suppress(AlreadyExists):  # Another task may have created the store.
                 await self._stores.metadata_stores.create(made)
             await self._create_node(node)
 

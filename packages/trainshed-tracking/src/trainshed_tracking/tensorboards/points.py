@@ -163,7 +163,7 @@ def _content(services: Services, name: BoardName, blob_id: str) -> bytes:
     prefix = blob_prefix(default_bucket(services.settings.project, name.project_id), name)
     board, *below = name.ids
     path = "/".join((f"tensorboard-{board}", *below, blob_id))
-    # The SDK's uploader writes a double slash.
+    # Try a path with a double slash first, because the SDK's uploader writes such paths.
     for uri in (f"gs://{prefix}//{path}", f"gs://{prefix}/{path}"):
         try:
             with services.buckets.open(uri) as file:
@@ -229,7 +229,8 @@ def _read_points(
         series.value_type or ValueType.SCALAR, "blobs"
     )
     for number, value in enumerate(values):
-        # A scalar of 0.0 is received as an empty message.
+        # If the client sends the scalar 0.0, the message arrives empty. Treat an empty message as a value of
+        # the series' own type.
         kind = value.WhichOneof("value") or wanted
         if kind != wanted:
             text = f"The time series takes values of the kind {wanted}, not {kind}."

@@ -48,7 +48,8 @@ class BoardName(Struct, frozen=True, order=True):
 
     @property
     def parent(self) -> str:
-        """The name of the parent, which is a location or a resource."""
+        """The resource name of the parent: a location for a tensorboard, and otherwise the resource one level
+        higher."""
         place = f"projects/{self.project_id}/locations/{self.location}"
         above = zip(LEVELS, self.ids[:-1], strict=False)
         return "/".join((place, *(f"{level}/{identifier}" for level, identifier in above)))
@@ -103,8 +104,8 @@ class BoardResource(Struct, frozen=True):
 
 
 _MAX_RUN_ID: Final = 100
-"""Maximum length of a run's ID in characters. The ID of a context consists of the experiment's ID and the
-run's ID, and is also limited."""
+"""Maximum length of a run's ID in characters. The limit leaves space for the experiment's ID: both together
+are the ID of a context, whose length is limited, too."""
 
 
 class BoardExperiment(Struct, frozen=True):
@@ -129,7 +130,9 @@ def board_experiment(job: Job) -> BoardExperiment | None:
 
 
 def run_id(shown: str, taken: Mapping[str, str]) -> str:
-    """Return the ID of a run with the display name `shown`. `taken`: other runs' display names by ID."""
+    """Return the ID of a run with the display name `shown`: that name with invalid characters replaced, and
+    with a hash if the ID would be too long or belongs to another run. `taken`: other runs' display names by
+    ID."""
     plain = re.sub("[^a-zA-Z0-9-]", "-", shown)
     if len(plain) <= _MAX_RUN_ID and taken.get(plain, shown) == shown:
         return plain

@@ -45,7 +45,7 @@ MAX_PLUGIN_DATA: Final = 65_000
 _MAX_BATCH: Final = 1000
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,127}")
 _ETAG_RESOLUTION: Final = 10**6
-"""Resolution of etags in nanoseconds."""
+"""Resolution of etags in nanoseconds (1 ms)."""
 
 
 _TEXTS: Final[Mapping[str, Callable[[BoardResource], str]]] = {
@@ -113,7 +113,7 @@ async def create_board(kind: BoardKind, call: Call, request: Any) -> Message:
         text = "The display name must be set."
         raise InvalidRequest((Violation("tensorboard.display_name", text),))
     reject_encryption_key(request.tensorboard, "tensorboard")
-    # Clients upload blobs to this folder.
+    # Ensure that the project's default bucket exists, because clients upload blobs to it.
     await require_default_bucket(services, name.project_id)
     return await kind.create(call, record)
 
@@ -182,7 +182,8 @@ def _new(level: Level, call: Call, request: Any, parent: str) -> BoardResource:
     above = BoardName.parse(parent, LEVELS[LEVELS.index(level) - 1], of="parent")
     uid = call.services.new_uid()
     own_id = getattr(request, f"{_field(level)}_id")
-    # Clients must choose the IDs of runs and experiments. For a time series, they can.
+    # Clients must choose the IDs of runs and experiments. For a time series the ID is optional, and the
+    # default is its UID.
     name = above.child(own_id or str(uid))
     return _read_new(getattr(request, _field(level)), name, uid, call.services.now())
 
@@ -216,7 +217,7 @@ def view(record: BoardResource, bucket: str | None = None) -> Message:
             board.value_type = value_number(record.value_type)
             board.plugin_name = record.plugin_name
             board.plugin_data = record.plugin_data
-            return board  # This message has no field `labels`.
+            return board  # A time series has no field `labels`.
     board.labels.update(dict(record.labels))
     return board
 

@@ -79,7 +79,8 @@ class Tensorboards(Resources[BoardName, BoardResource]):
         return record
 
     def put(self, connection: sqlite3.Connection, record: BoardResource) -> None:
-        """Replace a record. Raises InvalidRequest if another series of the run has the new display name."""
+        """Replace a record. Raises InvalidRequest if the display name changes to that of another series of
+        the same run."""
         if self.read(connection, record.name).display_name != record.display_name:
             self._double(connection, record, is_new=False)
         super().put(connection, record)
@@ -115,7 +116,7 @@ class Tensorboards(Resources[BoardName, BoardResource]):
         return None
 
     def _take_default(self, connection: sqlite3.Connection, board: BoardResource) -> None:
-        """If the tensorboard is a default, no other tensorboard of its location remains the default."""
+        """If the tensorboard is the new default, remove this mark from the former default of its location."""
         if not board.is_default:
             return
         for other in records(connection, self.sql["list"], self.key(board.name), self.codec):

@@ -52,9 +52,9 @@ RULES: Final = Rules(
     lambda headers: [pair for pair in headers if pair[0] in _PASSED],
     max_bytes=1 << 20,
 )
-"""The headers that are forwarded. Tokens and cookies never reach a viewer. Headers of a viewer for cookies,
-CORS, redirects and workers never reach a browser. TensorBoard's page sends lists of runs and tags as forms.
-"""
+"""The rules for forwarded requests and responses. Tokens and cookies never reach a viewer. Headers of a
+viewer for cookies, CORS, redirects and workers never reach a browser. Request bodies are limited, but large
+enough for the lists of runs and tags that TensorBoard's page sends as forms."""
 
 
 async def connect(socket: str) -> StreamLine:
@@ -96,14 +96,15 @@ class ViewerProcess:
             await asyncio.gather(asking, return_exceptions=True)
 
     async def forward(self, request: Request, closing: asyncio.Event, lapse: Lapse) -> Response:
-        """Return the viewer's response. Raises Unavailable, BodyTooLarge."""
+        """Forward a request to the viewer, and return the viewer's response. The transfer ends when `closing`
+        is set or `lapse` returns. Raises Unavailable, BodyTooLarge."""
         try:
             return await forward(await self._connect(), request, RULES, closing, lapse)
         except NoResponse as failure:
             raise Unavailable(f"{SUBJECT} does not respond: {failure}.") from None
 
     async def wait_ended(self) -> str | None:
-        """Wait until the viewer has ended. Return the cause, or None after `close`."""
+        """Wait until the viewer has ended. Return the cause of its end, or None if `close` stopped it."""
         return await asyncio.shield(self._ended)
 
     async def close(self) -> None:
@@ -140,7 +141,7 @@ class ViewerProcess:
                 if text := line.decode(errors="replace").strip():
                     self._last.append(text[:_MAX_LINE])
         except ValueError:
-            return  # A line was longer than the stream's limit. Later lines are not needed.
+            return  # Stop reading: the line exceeds the stream's limit, and later lines are not needed.
 
     async def _end(self) -> str | None:
         code = await self._process.wait()
@@ -204,7 +205,8 @@ def _prepare(
         return logs, tuple(
             LentDirectory(str(shown.base), shown.below, str(place)) for shown, place in places
         )
-    # At this isolation level, mounts are impossible and the process can read all paths anyway.
+    # Create links instead of mounts. At this isolation level, mounts are impossible, and the process can read
+    # all paths anyway.
     for shown, place in places:
         if place == logs:
             logs.rmdir()
@@ -215,7 +217,8 @@ def _prepare(
 async def _spawn(
     confinement: Confinement, runtime: PreparedRuntime, logs: Path
 ) -> tuple[Process, socket.socket]:
-    """Start the keeper. Return its process, and a connection. Closing the connection ends the keeper."""
+    """Start the keeper. Return the keeper's process and a connection to it. If the service closes this
+    connection, the keeper ends."""
     program = await asyncio.to_thread(_PROGRAM.read_text)
     (listener,) = confinement.handles
     python = f"{runtime.template}/bin/python"

@@ -14,12 +14,12 @@ def with_its_fonts(application: Any) -> Any:
     requests them from the root of the host (tensorflow/tensorboard#1885)."""
 
     def answer(environ: dict[str, Any], start_response: Any) -> Any:
-        is_page = environ["PATH_INFO"] == "/"  # The application may change `environ`.
+        is_page = environ["PATH_INFO"] == "/"  # Read before the application changes `environ`.
         parts = application(environ, start_response)
         if not is_page:
             return parts
         try:
-            # The replacement has the same length as the original, because the length was already sent.
+            # Keep the length of the page, because the response's headers with the length were already sent.
             return [part.replace(b"url(/font-", b"url( font-") for part in parts]
         finally:
             if hasattr(parts, "close"):
@@ -39,7 +39,7 @@ def main(listener: int, directory: str) -> None:
 
     class Server(program.TensorBoardServer):  # type: ignore[misc]
         def __init__(self, application: Any, flags: Any) -> None:
-            # The host name has no effect, because the socket already exists.
+            # The host name has no effect, because the server uses the open socket `listener`.
             self._server = serving.make_server(
                 *("unix://viewer", 0, with_its_fonts(application)),
                 threaded=True,
@@ -51,8 +51,8 @@ def main(listener: int, directory: str) -> None:
             self._server.serve_forever()
 
         def get_url(self) -> str:
-            # TensorBoard only writes its port to a file for other processes. They cannot see the /tmp of this
-            # process.
+            # Any URL suffices: TensorBoard only writes the URL's port to a file in /tmp for other processes,
+            # which cannot see the /tmp of this process.
             return "http://localhost:1/"
 
         def print_serving_message(self) -> None:

@@ -44,7 +44,7 @@ class _Entry(Struct, eq=False):
     version: Hashable
     #: Number of current requests, including requests that wait for the start.
     busy: int = 0
-    #: Stops the viewer when it has been idle for too long.
+    #: The timer that stops the viewer if it is idle for too long; None = no timer is running.
     alarm: asyncio.TimerHandle | None = None
 
     @property
@@ -75,7 +75,8 @@ class ViewerPool:
         return len(self._entries)
 
     def has(self, name: str) -> bool:
-        """Whether a viewer with that name exists. In this case, `viewer` does not start one."""
+        """Whether a viewer with that name is running or starting. If so, `viewer` uses it and starts no new
+        one."""
         entry = self._entries.get(name)
         return entry is not None and not entry.is_over
 
@@ -84,8 +85,8 @@ class ViewerPool:
         self, name: str, start: Start, version: Hashable = None, *, renew: bool = False
     ) -> AsyncGenerator[ViewerProcess]:
         """Yield the viewer with that name. Start it if it does not run. `version`: identifies the directories
-        that it should show. `renew`: replace the viewer if it has another version. Raises Unavailable if all
-        viewers are in use, and the errors of `start` and `ready`."""
+        that the viewer should show. `renew`: replace the running viewer if it has another version. Raises
+        Unavailable if the maximum number of viewers is in use, and the errors of `start` and `ready`."""
         entry = self._entries.get(name)
         if entry is not None and (entry.is_over or (renew and entry.version != version)):
             self._drop(entry)
@@ -179,8 +180,8 @@ async def _close_viewer(entry: _Entry) -> None:
 
 class LocalViewers:
     """Implements the API's `Viewers` on this machine. `root`: the directory for the viewers' files. `terms`:
-    returns the sandbox terms of viewers; called in threads. Callers receive the BuildFailed that it raises.
-    """
+    returns the sandbox terms of viewers. It is called in threads. If it raises BuildFailed, callers receive
+    FailedPrecondition."""
 
     def __init__(
         self,
@@ -215,8 +216,8 @@ class LocalViewers:
         self, name: str, directories: Sequence[LogDirectory], request: Request, lapse: Lapse
     ) -> Response:
         runtime = await self._runtime(lambda line: None)
-        # If the user reloads the page, show the current directories. Other requests of the page use the
-        # running viewer.
+        # Show the current directories if the user loads or reloads the page. All other requests come from a
+        # loaded page, and use the running viewer.
         renew = request.path == "/"
         shown: Sequence[ShownDirectory] = ()
         if renew or not self._pool.has(name):
@@ -258,8 +259,8 @@ class LocalViewers:
         self, name: str, shown: Sequence[ShownDirectory], runtime: PreparedRuntime
     ) -> ViewerProcess:
         terms = await asyncio.to_thread(self._known_terms)
-        # Use a new directory, because the previous viewer may still be running. A file name is limited to 255
-        # bytes.
+        # Use a new directory for each start, because the previous viewer may still be running. Shorten the
+        # name, because a file name is limited to 255 bytes.
         self._started += 1
         workspace = self._root / f"{name[:60]}.{self._started}"
         return await start(workspace, shown, runtime, terms)
@@ -278,7 +279,7 @@ class LocalViewers:
 
     def _known_terms(self) -> InstallationTerms:
         if not self._started:
-            # A service that was killed may have left files.
+            # Before the first start, remove files that a killed service may have left.
             shutil.rmtree(self._root, ignore_errors=True)
         try:
             return self._terms()
@@ -290,6 +291,7 @@ class LocalViewers:
 
 
 def _pass_line(loop: asyncio.AbstractEventLoop, report: Report, line: str) -> None:
-    """Pass a line to `report` on the event loop. Called from a thread that may run longer than the loop."""
+    """Pass a line to `report` on the event loop. Called from a thread. If the loop has already been closed,
+    the line is dropped."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(report, line)

@@ -66,7 +66,7 @@ class ViewerSurface:
         links: Links,
         closing: asyncio.Event,
     ) -> None:
-        """`closing`: set when the service stops."""
+        """`closing`: the event that is set when the service stops. Running responses then end."""
         self._viewers = viewers
         self._reader = reader
         self._access = access
@@ -114,7 +114,8 @@ class ViewerSurface:
                 "`trainshed tensorboard JOB` prints it."
             )
         if "service-worker" in request.headers:
-            # Browsers send this header to install a service worker.
+            # Reject the request: a browser sends this header to install a service worker, which could
+            # intercept later requests.
             raise PermissionDenied("Pages of TensorBoard may not install a service worker.")
         directories = await self._directories(view, whose)
         host = request.headers.get("host", "")
@@ -152,7 +153,8 @@ def _guards(sources: str) -> list[tuple[bytes, bytes]]:
         (b"content-security-policy", policy.encode()),
         (b"cross-origin-opener-policy", b"noopener-allow-popups"),
         (b"cross-origin-resource-policy", b"same-origin"),
-        # The URL contains the mark. Do not send or store the URL.
+        # The URL contains the mark, so the browser must neither send the URL as a referrer nor store the
+        # page.
         (b"referrer-policy", b"no-referrer"),
         _FRESH,
         (b"x-content-type-options", b"nosniff"),

@@ -41,9 +41,9 @@ class Viewers(Protocol):
     async def forward(
         self, name: str, directories: Sequence[LogDirectory], request: Request, lapse: Lapse
     ) -> Response:
-        """Return TensorBoard's response to a request. The request's path is relative to TensorBoard. The
-        response ends when `lapse` returns. If the TensorBoard was stopped, start it again. Also raises
-        BodyTooLarge."""
+        """Return TensorBoard's response to a request. The request's path is relative to TensorBoard. If the
+        view's TensorBoard was stopped, start it again. When `lapse` returns, the permission has ended, and
+        the response ends too. Also raises BodyTooLarge."""
         ...
 
     def end(self, wanted: Callable[[str], bool]) -> None:
@@ -56,8 +56,8 @@ class Viewers(Protocol):
 
 
 def view_link(view: str) -> str:
-    """Return the target for which the key in a view's link is signed. The target of a mark is the view's
-    path."""
+    """Return the text for which the key in a view's link is signed. A mark is signed for the view's path
+    instead, so a key is not valid as a mark."""
     return f"tensorboard link {view}"
 
 
@@ -74,7 +74,7 @@ def jobs_of(view: str) -> tuple[JobUid, ...]:
 
 
 def link_to(links: Links, view: str, shown: Credential) -> str:
-    """Return the link to a view. The link acts with the permissions of a credential."""
+    """Return the link to a view. A user of the link has the permissions of the credential `shown`."""
     return f"{links.address}{PATH}#view={view}&key={links.issue(view_link(view), shown)}"
 
 

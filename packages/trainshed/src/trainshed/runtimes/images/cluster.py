@@ -42,7 +42,7 @@ class ClusterImages:
         """Do nothing, because no operation runs on this machine."""
 
     def refusal(self, reference: str) -> str | None:
-        """Return None, because only the cluster knows whether it can pull the image."""
+        """Return None (no refusal), because only the cluster can determine whether it can pull the image."""
         return None
 
     def ready(self, reference: str) -> Image | None:
@@ -54,8 +54,8 @@ class ClusterImages:
         return read.image if is_final or self._now() - read.at < _FRESH else None
 
     async def prepare(self, reference: str, progress: Progress | None) -> Image:
-        """Read the image's default command from the registry. An error is not raised, because jobs with their
-        own command do not need the default command."""
+        """Return the image, with its default command from the registry. If the default command cannot be
+        read, report this as progress and raise no error: jobs with their own command do not need it."""
         if (known := self.ready(reference)) is not None:
             return known
         image = await asyncio.to_thread(self._read, reference)

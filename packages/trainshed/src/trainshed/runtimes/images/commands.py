@@ -56,7 +56,8 @@ class ImageConfig(Struct, frozen=True):
             entrypoint=self.entrypoint,
             command=self.command,
             environ=self.environ,
-            # Caches of version 0.2.0 contain "" for images without a user.
+            # Convert "" to None: caches of version 0.2.0 contain "" for images without a working directory or
+            # user.
             workdir=self.workdir or None,
             user=self.user or None,
         )
@@ -85,7 +86,8 @@ class Commands:
         self.binary = binary
         #: Options that precede the arguments of each command.
         self._options = options
-        #: The operator's variables: location of the images, proxies and credentials.
+        #: The environment of each command. It contains the operator's variables: location of the images,
+        #: proxies and credentials.
         self.environ = dict(environ) | {"LC_ALL": "C.UTF-8"}
         #: Timeout in seconds of a query.
         self._quick = quick
@@ -110,9 +112,9 @@ class Commands:
     def follow(
         self, *arguments: str, tell: Progress, doing: str, stop: Stop, into: IO[bytes] | None = None
     ) -> None:
-        """Run a command until it exits, and report each line of its output to `tell`. During silence, report
-        the activity `doing`. Raises ToolFailed. `stop` ends the command. `into`: destination of the command's
-        standard output, which is then not reported."""
+        """Run a command until it exits, and report each line of its output to `tell`. If the output pauses,
+        report that the activity `doing` continues. Raises ToolFailed. `stop` ends the command. `into`:
+        destination of the command's standard output, which is then not reported."""
         last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
         narration = Narration(tell, doing)
         output = (subprocess.PIPE, subprocess.STDOUT) if into is None else (into, subprocess.PIPE)
@@ -143,8 +145,8 @@ class Commands:
     ) -> Generator[tuple[subprocess.Popen[bytes], threading.Event]]:
         """Start a command. Yield the process and an event that is set after the timeout. When the context
         exits, the command has exited."""
-        # Only this process has the write end of the pipe to the command's input. So the input ends if this
-        # process dies.
+        # The command's input is a pipe, and only this process has its write end. Therefore the command's
+        # input ends if this process dies, and the shell `OVERSEEN` then kills the command.
         watched, ours = os.pipe()
         try:
             process = subprocess.Popen(

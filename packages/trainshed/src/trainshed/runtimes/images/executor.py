@@ -51,7 +51,8 @@ def print_line(line: str) -> None:
 
 
 def prepare_user_base() -> None:
-    """Ensure that the user base for installations exists, and that PATH contains its commands."""
+    """Ensure that pip can install into the user base, and that PATH contains its commands. If the home is not
+    writable, the user base is a temporary directory."""
     home = os.path.expanduser("~")
     if not os.access(home, os.W_OK):
         os.environ["PYTHONUSERBASE"] = tempfile.mkdtemp(prefix="python-")
@@ -107,7 +108,7 @@ def install(path: str) -> None:
     """Install a package with pip, like the public service: first the package itself, even if it is installed
     already, and then its requirements. Exits on failure."""
     pip = [sys.executable, "-m", "pip", "install"]
-    # In a virtual environment, pip rejects --user.
+    # Install into the user base, except in a virtual environment, where pip rejects --user.
     if sys.prefix == sys.base_prefix:
         pip.append("--user")
     if is_plain(path):
@@ -128,8 +129,8 @@ def install(path: str) -> None:
 
 
 def is_plain(path: str) -> bool:
-    """Whether the package is a source package that the image's own setuptools can build, without an index for
-    build requirements."""
+    """Whether the image's own setuptools can build the package: a source package without a pyproject.toml.
+    The build then needs no package index."""
     can_build = importlib.util.find_spec("setuptools") is not None and (
         importlib.util.find_spec("wheel") is not None
         or importlib.util.find_spec("setuptools.command.bdist_wheel") is not None

@@ -78,17 +78,17 @@ class PullPolicy:
 
     def is_due(self, reference: str) -> bool:
         """Whether to pull the image even if this machine has it. Never blocks."""
-        # An image without a registry in its name may have been built here. A pull could replace it with a
-        # registry's image of the same name.
+        # Do not pull an image without a registry in its name, because it may have been built here. A
+        # registry's image of the same name could replace it.
         moves = tag_of(reference) == "latest" and names_registry(reference)
         return moves and self._now() > self._good_until.get(reference, -1)
 
     def get(
         self, tool: ImageTool, reference: str, tell: Progress, stop: Stop, *, can_do_without: bool
     ) -> ImageConfig | None:
-        """Return the configuration of the tool's image. Pull the image first if necessary. If this machine
-        has no such image any more, return None if `can_do_without` is set. Blocks. Raises ToolFailed,
-        BuildFailed, PackageFailed, OSError."""
+        """Return the configuration of the tool's image. Pull the image first if necessary. If the tool has no
+        such image and cannot pull it, return None if `can_do_without` is set, and raise an error otherwise.
+        Blocks. Raises ToolFailed, BuildFailed, PackageFailed, OSError."""
         config = tool.inspect(reference)
         due = self.is_due(reference)
         if config is not None and not due:
@@ -150,7 +150,7 @@ class Images:
         self._flights = SingleFlight[Image](self._workers, abandons=True)
 
     def search(self) -> None:
-        # The executor rejects work while the service is being closed.
+        # Ignore the executor's error while the service is being closed: a search is then unnecessary.
         with contextlib.suppress(RuntimeError):
             log_failure(self._workers.submit(self._tools.search), "looking for container tools")
 
@@ -177,7 +177,8 @@ class Images:
         """Return the image if it is unpacked and needs no request to the tool, otherwise None. Makes a few
         file-system calls."""
         known = self._known.find(reference)
-        # The image ID that a tag refers to may have changed. Only the tool has the current one.
+        # Ask the tool unless the reference is pinned or no tool exists. A tag may refer to another image by
+        # now, and only the tool has its current image ID.
         if known is None or not (is_pinned(reference) or self._tools.missing()):
             return None
         return self._find_unpacked(known)
@@ -242,8 +243,8 @@ class Images:
             started = self._now()
             draft.mkdir()
             (draft / _ROOT).mkdir(0o755)
-            # This name differs for each cache directory. If an export is killed, the next export removes the
-            # remaining container by this name.
+            # The container's name differs for each cache directory. If an export is killed, the next export
+            # removes the remaining container by this name.
             mark = hashlib.sha256(str(self._root).encode()).hexdigest()[:8]
             name = f"trainshed-{config.id[:16]}-{mark}"
             unpacking.unpack(
@@ -263,7 +264,8 @@ class Images:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         stat = self._root.stat()
         if stat.st_uid != os.geteuid():
-            # The owner could change the images, which also specify the users of this service's programs.
+            # Reject the directory. Its owner could change the unpacked images, and an image also specifies
+            # the user of its programs.
             raise PermissionError(
                 f"it belongs to user {stat.st_uid}, but unpacked images must belong to the service's user"
             )

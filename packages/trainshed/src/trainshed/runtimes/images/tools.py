@@ -115,7 +115,7 @@ class Tools:
 def _probe(name: str, commands: Commands) -> ImageTool:
     try:
         if name == "docker" and "podman" in commands.query("--version").lower():
-            # On some systems, the command `docker` is podman.
+            # On some systems, the command `docker` is podman. Then treat this tool as podman.
             name = "podman"
         return _PROBES[name](commands)
     except (ValueError, KeyError, TypeError) as failure:

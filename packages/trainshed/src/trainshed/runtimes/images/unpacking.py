@@ -46,12 +46,13 @@ def unpack(root: Path, export: Callable[[IO[bytes]], object]) -> None:
     tar = shutil.which("tar")
     if tar is None:
         raise UnpackingFailed("the program tar was not found on the service's PATH")
-    # Root keeps owners by number, because names refer to users of the image. Otherwise this user owns them.
+    # If tar runs as root, keep the numeric owners, because names of owners refer to users of the image.
+    # Otherwise the service's user becomes the owner of all files.
     owners = ["--numeric-owner", "--same-owner"] if os.geteuid() == 0 else ["--no-same-owner"]
     command = [
         *(tar, "--extract", "--file=-", f"--directory={root}", "--preserve-permissions"),
         *("--delay-directory-restore", *owners, "--anchored"),
-        # The tool adds these files; they are not part of the image.
+        # Omit the files that the image tool adds. They are not part of the image.
         *("--exclude=.dockerenv", "--exclude=dev/*", "--exclude=./dev/*"),
     ]
     with tempfile.TemporaryFile() as errors:
