@@ -63,7 +63,7 @@ class Capabilities(Struct, frozen=True):
     autopsies: bool = False
     #: Sandbox level of programs, in the engine's own terms.
     isolation: str = ""
-    #: Each stronger level, with the reason why it does not work here.
+    #: (level, reason why it does not work here) of each level that is stronger than `isolation`.
     not_stronger: tuple[tuple[str, str], ...] = ()
     #: Enforcement of the limit of processes, as in `memory_limit`; None = no enforcement.
     process_limit: str | None = None
@@ -76,7 +76,7 @@ class NodeState(enum.StrEnum):
 
     #: The node accepts new replicas.
     UP = "UP"
-    #: The node accepts no replicas, and running ones should leave it.
+    #: The node accepts no new replicas, and its running replicas should move to other nodes.
     DRAINING = "DRAINING"
     #: The engine found the node unfit. The node accepts no replicas for a while.
     QUARANTINED = "QUARANTINED"
@@ -215,7 +215,7 @@ class NodesChosen(Struct, frozen=True):
 
     job_uid: JobUid
     attempt: int
-    #: (replica, its node).
+    #: Pairs of a replica and the node that the cluster gave it.
     nodes: tuple[tuple[ReplicaId, str], ...]
 
 
@@ -235,9 +235,10 @@ class ServiceAccess(Struct, frozen=True):
 
     #: Unix socket of the bucket process, for the endpoints of replicas; None = replicas have no endpoint.
     storage_socket: Path | None = None
-    #: Unix socket of the service's REST API, for the same endpoints; None = they serve no Google hosts.
+    #: Unix socket of the service's REST API, for the endpoints of replicas; None = the endpoints serve no
+    #: Google hosts.
     rest_socket: Path | None = None
-    #: Unix socket of the service's gRPC API, for the same endpoints; None = no gRPC.
+    #: Unix socket of the service's gRPC API, for the endpoints of replicas; None = no gRPC.
     grpc_socket: Path | None = None
     #: PEM file with the key and certificate chain with which endpoints serve Google's hosts; None = the
     #: endpoints do not serve them.
@@ -304,8 +305,8 @@ class BringsImages(Protocol):
 
     @property
     def read_image(self) -> Callable[[str], Image] | None:
-        """A function that returns the default command of the image with a reference, or the reason why it is
-        unreadable. The function blocks. None = the cluster does not pull images."""
+        """A function that accepts an image reference. It returns the image's default command, or the reason
+        why the image is unreadable. The function blocks. None = the cluster does not pull images."""
         ...
 
 

@@ -46,7 +46,8 @@ class EngineContext(Struct, frozen=True):
     rules: ProgramRules = ProgramRules()
     #: Directory of the environments and images that programs use.
     cache: Path = Path()
-    #: Returns the prefixes of the Pythons on which those environments are based. Its first call blocks.
+    #: Returns the directories (prefixes) of the Pythons on which the environments in `cache` are based. The
+    #: first call blocks.
     interpreters: Callable[[], Collection[Path]] = tuple
 
 

@@ -142,7 +142,7 @@ class Limits(NamedTuple):
     deadline: "str | None" = None
     #: Number of seconds without progress after which the program is killed (`stall`); None = unlimited.
     stall_after: "float | None" = None
-    #: Parent directories of its control groups, by controller: memory, cpu, pids.
+    #: Parent directories of the replica's control groups, by controller: memory, cpu, pids.
     bases: "Dict[str, str]" = {}  # noqa: RUF012 - nobody changes it
     #: Name of the replica's control groups.
     cgroup_name: "str" = ""

@@ -31,7 +31,7 @@ _QUIET_MS = 120
 """Milliseconds without a request before the zygote forks an idle shim. In this time, even sixteen requested
 programs have usually started, so that the fork does not compete with them for processor time."""
 _MAX_HANDLES = 1 << 10
-"""Upper bound for the zygote's number of open file descriptors."""
+"""Descriptors with this number or a higher one are never open in the zygote."""
 
 
 def run(handle: int) -> NoReturn:
@@ -46,8 +46,8 @@ def run(handle: int) -> NoReturn:
     os.chdir("/")
     kernel.name_process("ts-zygote")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The kernel then reaps this process's children and those of killed shims. The machine's process 1 may be
-    # slow to reap them, and a dying namespace exists until all its processes are reaped.
+    # If SIGCHLD is ignored, the kernel reaps this process's children and those of killed shims. The machine's
+    # process 1 may be slow to reap them, and a dying namespace exists until all its processes are reaped.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     kernel.adopt_orphans()
     # Compute these data once, because each fork would repeat the work.
@@ -109,7 +109,7 @@ class Zygote:
                 try:
                     unix_sockets.send(shim, line + b"\n", handle)
                 except OSError:
-                    continue  # The idle shim was killed, so the order goes to another shim.
+                    continue  # The idle shim was killed: try the next shim.
                 return
 
     def _fork_shim(self, level: str, *, is_expected: bool = False) -> socket.socket:

@@ -198,7 +198,8 @@ class Autopsies:
         with contextlib.suppress(FileNotFoundError):
             directory.rename(self._trash / uuid.uuid4().hex)
         for parent in (directory.parent, directory.parent.parent):
-            # This fails if the directory contains other autopsies of the job.
+            # Remove the empty directories of the attempt and the job. The call fails for a directory that
+            # contains other autopsies.
             with contextlib.suppress(OSError):
                 parent.rmdir()
         self._swept()

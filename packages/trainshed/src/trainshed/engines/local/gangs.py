@@ -259,7 +259,7 @@ def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Con
     for step in _steps(identity, job_uid, replica, _ADDRESSES):
         number = _FIRST_ADDRESS + step
         address = ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0))
-        # Some programs treat addresses that end in 0 or 255 as networks.
+        # Skip addresses that end in 0 or 255, because some programs treat them as networks.
         if number & 255 not in (0, 255) and address not in used:
             return address
     raise RuntimeError("All addresses of 127.64.0.0/10 are in use. Stop some jobs.")

@@ -129,8 +129,8 @@ def node(group_of_memory: str | None) -> Node:
     """Return the machine as one node, without its GPUs. `group_of_memory`: control group whose limit, if it
     has one, counts as the machine's memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    # A container sees its own control group as the topmost one. That group is usually read-only, and not a
-    # base.
+    # In a container, `cgroups.ROOT` is the container's own group, whose limit applies. The group is usually
+    # read-only, so it is not `group_of_memory`. Always include it.
     groups = [cgroups.ROOT, f"{cgroups.ROOT}/memory"]
     while group_of_memory and group_of_memory.startswith(f"{cgroups.ROOT}/"):
         groups.append(group_of_memory)

@@ -35,7 +35,7 @@ class Sweeper:
             self._is_scheduled = False
             directories = [str(path) for path in self._trash.iterdir()]
             async for batch in in_turns(directories, _BATCH_SIZE):
-                # No process can be started. A later sweep tries again.
+                # If no process can be started now, a later sweep tries again.
                 with contextlib.suppress(OSError):
                     process = await asyncio.create_subprocess_exec(
                         *trees.deletion_command(batch), stderr=subprocess.DEVNULL

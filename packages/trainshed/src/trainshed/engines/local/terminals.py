@@ -79,7 +79,7 @@ class LocalTerminal:
             except OSError:
                 data = b""  # The streams have ended: return an empty result.
             if not data:
-                # The exit status arrives shortly before or after the end of the streams.
+                # Wait for the exit status, which arrives shortly before or after the end of the streams.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_STATUS_TIMEOUT):
                         while not (self._over or self._closed):

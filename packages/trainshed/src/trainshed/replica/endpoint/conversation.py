@@ -2,12 +2,12 @@
 service's APIs, the bucket process, or the real host.
 
 - Requests to APIs that the service implements go to the service.
-- Requests about tables, secrets and accounts with a token from Google go to the real host.
-- Other read requests go to the bucket process. If it does not have the bucket, they then go to the real host.
-- Other write requests go to the bucket process, or to the real host if they are not for the storage API.
+- Requests with a token from Google about tables, secrets or accounts go to the real host.
+- Other read requests go to the bucket process. If it does not have the bucket, the real host is tried too.
+- Other write requests of the storage API go to the bucket process.
+- All remaining write requests go to the real host, or to the bucket process if the host is unreachable.
 
-If the real host is unreachable, the bucket process responds. Requests about local buckets, and tokens of the
-service, never leave the machine. Each client has one thread.
+Requests about local buckets, and tokens of the service, never leave the machine. Each client has one thread.
 """
 
 import base64
@@ -67,7 +67,8 @@ class _Server:
         self.connection.close()
 
     def is_silent(self) -> bool:
-        """Whether nothing has arrived since the last response. A closed connection counts as an arrival."""
+        """Whether nothing has arrived since the last response. Only then can the connection be reused. A
+        closed connection is not silent."""
         ready = select.poll()
         ready.register(self.connection, select.POLLIN)
         return not ready.poll(0)
@@ -308,7 +309,7 @@ class Request:
         #: Length of the request's body in bytes, or a constant of `messages`.
         self.length = head.correct_length()
         self.method = words[0]
-        # Clients may send an absolute URL.
+        # Clients may send an absolute URL: remove its scheme and host.
         self.path = re.sub(rb"^[a-zA-Z]+://[^/?]*", b"", words[1].partition(b"?")[0])
         self.host = b"".join(head.values(b"host")[:1]).lower().partition(b":")[0]
         #: Whether the request is a read, which may be repeated.

@@ -209,7 +209,7 @@ class Relay:
         return self._tls_front
 
     def google(self) -> "google_hosts.GoogleHosts":
-        """Return a connector to Google's real hosts."""
+        """Return a new object that connects to Google's real hosts."""
         from trainshed.replica.endpoint import google_hosts
 
         return google_hosts.GoogleHosts(self._proxy)

@@ -75,7 +75,7 @@ def _forms(text: str) -> set[bytes]:
     lines = {line.strip() for line in text.replace("\r", "\n").split("\n")}
     forms = whole | lines
     for text_form in forms.copy():
-        # The text inside the quotes of JSON and Python strings.
+        # Also search for each text as it appears inside the quotes of JSON and Python strings.
         shown = json.dumps(text_form), json.dumps(text_form, ensure_ascii=False), repr(text_form)
         forms.update(quoted[1:-1] for quoted in shown)
     for text_form in whole:
@@ -105,7 +105,8 @@ def _in_base64(data: bytes) -> set[str]:
 
     forms: set[str] = set()
     for before in range(3):
-        # A base64 character has six bits. Characters that also encode neighboring bytes are unknown.
+        # A base64 character has six bits. Omit the characters that also encode neighboring bytes, because
+        # these bytes are unknown.
         text = (
             binascii.b2a_base64(bytes(before) + data).decode("ascii").strip()[-(-before * 8 // 6) :]
         )

@@ -83,7 +83,8 @@ class Metrics:
                 self._store((tag, entry["step"]), (entry["at"], value))
                 self._taken = True
         if incarnation > 1:
-            # The earlier incarnation's shim may have been killed before it stored its last measurements.
+            # Store the last measurements of the earlier incarnation. Its shim may have been killed before it
+            # stored them.
             self._read_file(left_by=incarnation - 1)
 
     def start(self, started: int) -> None:

@@ -136,6 +136,7 @@ def _start_interpreter(message: "dict[str, Any]", root: str) -> "Command":
         sys.path[0] = ""
     elif argv[1] != "-m":
         # Python runs archives, directories and bytecode in a different way, and a pipe can be read only once.
+        # So only a .py file can start here.
         if packed is None and not (argv[1].endswith(".py") and os.path.isfile(argv[1])):
             raise Cold("%s is not a .py file" % argv[1])
         sys.path[0] = os.path.dirname(os.path.realpath(argv[1]))
@@ -215,7 +216,8 @@ def _require_same(paths: "list[str]", home: str, root: str) -> None:
     library = os.path.join(root, "lib")
     loaded = {name for name in sys.modules if "." not in name}
     for path in paths:
-        # Modules were loaded only from the standard library and the runtime's own packages.
+        # Skip the directories from which the modules were loaded: the standard library and the runtime's own
+        # packages.
         if path.startswith(library + os.sep) or path.endswith(".zip"):
             continue
         if path.startswith(os.path.join(home, "lib") + os.sep) and "site-packages" not in path:

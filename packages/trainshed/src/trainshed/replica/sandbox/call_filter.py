@@ -39,7 +39,7 @@ _MACHINES = {
     "aarch64": (0xC00000B7, {BIND: 200, CONNECT: 203, "socket": 198, "seccomp": 277}),
 }
 _SHORT_MACHINES = {
-    # socketcall takes its arguments from memory, which filters cannot read.
+    # socketcall is rejected: it takes its arguments from memory, which filters cannot read.
     "x86_64": (0x40000003, {BIND: 361, "socket": 359, "socketcall": 102}),
     "aarch64": (0x40000028, {BIND: 282, "socket": 281}),
 }

@@ -168,7 +168,7 @@ def show_image(image: str, layer: str, scratch: str, owners: "users.Users | None
     lower, root = os.path.join(scratch, "image"), os.path.join(scratch, "root")
     for path in (upper, work, lower, root):
         os.makedirs(path, exist_ok=True)
-    # The upper layer's directory decides the permissions of "/".
+    # The permissions of the upper layer's directory become those of "/". So copy the image's permissions.
     os.chmod(upper, stat.S_IMODE(os.stat(image).st_mode) | 0o755)
     if owners is None:
         lower = image

@@ -172,7 +172,7 @@ class SocketCalls:
         address = _encode_like(address, there)
         if there[1] != self._port:
             return call.do(call_filter.CONNECT, address)
-        # The call may block the program, but it must not block the shim.
+        # The call may block, which must not block the shim. So a fork of the shim makes the call.
         if len(self._forks) == _MAX_FORKS:
             return errno.EAGAIN
         try:
@@ -194,7 +194,8 @@ class SocketCalls:
             return hidden
         if len(address) < length:
             return errno.EFAULT
-        # An address without a family (-1: it is too short to have one) may be the wildcard address.
+        # The kernel makes a bind of another family. An address that is too short to have a family (-1) may be
+        # the wildcard address, so check it here.
         if _family(address) not in (-1, socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6):
             return None
         host, port = _address(address)

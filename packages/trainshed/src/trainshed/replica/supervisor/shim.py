@@ -303,7 +303,8 @@ class Shim:
             for process in processes.descendants(os.getpid()):
                 processes.send(process, signal.SIGKILL)
         elif os.getpid() == 1:
-            # -1 signals all processes of this namespace. The condition ensures that it is the replica's.
+            # -1 signals all processes of this process's namespace. As process 1, the shim is in the replica's
+            # own namespace.
             processes.send(-1, signal.SIGKILL)
 
     def _kill(self) -> None:

@@ -256,7 +256,8 @@ def kill(directories: "list[str]") -> None:
     """Send SIGKILL to all remaining processes in a replica's groups."""
     for path in directories:
         for member in _read(os.path.join(path, "cgroup.procs")).split():
-            # The kernel lists a process of another namespace as 0. It cannot be signaled.
+            # The kernel lists a process of another namespace as 0. Skip it, because it cannot be signaled
+            # from here.
             if int(member) > 0:
                 processes.send(int(member), signal.SIGKILL)
 
