@@ -29,7 +29,7 @@ class Reports:
 
     def add_note(self, name: str, text: str, severity: str = "INFO") -> bool:
         """Add a note, unless a note of that name exists. `severity`: INFO, WARNING or ERROR. Return False if
-        the note could not be written. The service also logs a note that was written."""
+        the note could not be written. The caller need not log a written note, because the service logs it."""
         with self._lock:
             if name in self._notes:
                 return True

@@ -9,7 +9,7 @@ is not set, the job has no reducers."""
 TOKEN = "TRAINSHED_REDUCTION_TOKEN"
 TOKEN_FILE = "TRAINSHED_REDUCTION_TOKEN_FILE"
 ATTEMPT = "TRAINSHED_REDUCTION_ATTEMPT"
-"""Number of the job's attempt. Workers of a later attempt replace those of an earlier one."""
+"""Number of the job's attempt. The workers of a later attempt replace the workers of earlier attempts."""
 WORKER_GBPS = "TRAINSHED_REDUCTION_WORKER_GBPS"
 REDUCER_GBPS = "TRAINSHED_REDUCTION_REDUCER_GBPS"
 """Bandwidth of a reducer in each direction in Gbit/s, from the table of machine types. `WORKER_GBPS` is the
@@ -39,7 +39,7 @@ THREADS = "TRAINSHED_REDUCER_THREADS"
 """Number of threads of a reducer. Default: the number of processors that the process may use."""
 
 START = "TRAINSHED_REDUC"
-"""The prefix of the names of all these variables. No other variable has it."""
+"""Prefix of the names of all variables in this module. No other environment variable has this prefix."""
 MODES = ("auto", "off")
 SMALLEST_BYTES = 2 << 20
 """Default of `MIN_BYTES`."""

@@ -57,8 +57,9 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         directory=directory,
         listening=Listening(settings.address, settings.port, service_sockets(context)),
         lease=settings.lease,
-        # A silent node counts as GONE, but its programs count as lost only when their leases end, because
-        # `states.node_state` reports that they may still run.
+        # Programs on a node that is GONE count as lost at once. A silent node is an exception:
+        # `states.node_state` reports that its programs may still run, so they count as lost when their leases
+        # end.
         down_is_lost=True,
         agent=partial(_document, context, settings, cache(partial(agent_settings, context))),
         command=partial(_command, Extensions(context.cache, directory / "extensions")),
@@ -85,8 +86,8 @@ def new_engine(context: EngineContext) -> RemoteEngine:
 
 
 def _interpreter_directories(context: EngineContext) -> list[str]:
-    """Return the directories of Python interpreters that environments use outside the cache. Pods receive
-    these directories in addition to the cache."""
+    """Return the directories of Python interpreters that are outside the cache and that environments use.
+    Pods receive these directories in addition to the cache."""
     directories = {
         prefix.parent for prefix in context.interpreters() if str(prefix) not in SHARED_PREFIXES
     }

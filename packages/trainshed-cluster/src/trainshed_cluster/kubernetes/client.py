@@ -32,7 +32,7 @@ _PAGE_SIZE = 500
 _TIMEOUT = httpx2.Timeout(20.0, connect=5.0)
 """Timeout of a request. `attach` and watches have separate timeouts."""
 WATCH_SECONDS: Final = 240
-"""Seconds after which the server ends a watch. The client then resumes it."""
+"""Seconds after which the server ends a watch. The client then starts a new watch from the last version."""
 _WATCH_TIMEOUT = WATCH_SECONDS + 30.0
 """Seconds without data after which a watch has failed."""
 _STDIN, _STDOUT, _ERROR = b"\0", b"\1", b"\3"
@@ -82,8 +82,8 @@ class Expired(Exception):
 
 
 class ApiClient:
-    """A client of one cluster. `transport`: replaces the network. Raises ClusterRefused without a usable
-    kubeconfig."""
+    """A client of one cluster. `transport`: used instead of the network, for tests. Raises ClusterRefused if
+    no usable kubeconfig exists."""
 
     def __init__(
         self, settings: KubernetesSettings, transport: httpx2.AsyncBaseTransport | None = None
@@ -94,7 +94,8 @@ class ApiClient:
             config = kubeconfig.get()
             assert config is not None, "the kubeconfig has a context"
             params = ConnectionParams(timeout=_TIMEOUT, trust_env=False)
-            # The class declares one field for two types of transport, synchronous and asynchronous.
+            # Ignore the error of pyright: the class declares one field for two types of transport,
+            # synchronous and asynchronous.
             params.transport = transport  # pyright: ignore[reportAttributeAccessIssue]
             self._http = AsyncClient(config, params)
         except (ConfigError, KeyError, OSError, ValueError) as failure:

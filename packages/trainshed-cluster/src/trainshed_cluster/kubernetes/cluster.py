@@ -229,8 +229,8 @@ class KubernetesCluster:
                 _path(pod), manifests.CONTAINER, stdin, DOCUMENT_READ
             )
         except ApiFailure as failure:
-            # A container that has just ended cannot be attached to. The container's end explains more than
-            # the API's error.
+            # Attaching to a container that has just ended fails. Report the container's end, because it
+            # explains more than the API's error.
             if failure.status == 404 and await self._ends_within(_EXIT_TIMEOUT, allocation.name):
                 raise self._agent_start_error(allocation.name, pod) from failure
             raise ClusterUnavailable(
@@ -453,13 +453,14 @@ class KubernetesCluster:
             if known is None or known.metadata.uid != pod.metadata.uid:
                 self._pod_changed(pod, gone=False)
             if is_new:
-                # The Pod has no agent yet, even if the watch has already reported that it runs.
+                # Record that the Pod has no agent yet, even if the watch has already reported that the Pod
+                # runs.
                 self._own.waiting_uids.add(pod.metadata.uid)
             return pod
 
     async def _existing_pod(self, where: str, pod_name: str, name: AllocationName) -> Pod:
-        """Return the existing Pod of that name, which an earlier request created whose response was lost.
-        Raises ClusterUnavailable if the Pod does not belong to this service."""
+        """Return the existing Pod with the name `pod_name`. An earlier request created the Pod, but the
+        response was lost. Raises ClusterUnavailable if the Pod does not belong to this service."""
         try:
             pod = await self._api.get(f"/api/v1/namespaces/{where}/pods/{pod_name}", Pod)
         except ApiFailure as failure:
@@ -607,8 +608,8 @@ class KubernetesCluster:
 
 
 def _ended_early(end: AllocationEnd) -> ClusterUnavailable:
-    """Return the error for a Pod that ended before its agent connected: AgentEnded, or ClusterUnavailable if
-    the Pod's node was lost, because then neither the image nor the agent is at fault."""
+    """Return the error for a Pod that ended before its agent connected: AgentEnded if the image or the agent
+    may be at fault. If the Pod's node was lost, neither is at fault, and the error is ClusterUnavailable."""
     return (ClusterUnavailable if end.loss is Cause.NODE_FAILED else AgentEnded)(end.why)
 
 

@@ -59,8 +59,8 @@ def eviction(pod: Pod) -> Condition | None:
 def replacement_delay(
     allocation: AllocationName, need: NodeNeed, pods: Mapping[AllocationName, Pod]
 ) -> Delay | None:
-    """Return the delay to report while an attempt already has its total number of Pods, or None if it has
-    fewer. Another Pod must wait, because Kueue would evict it."""
+    """Return the delay to report if an attempt already has its total number of Pods. A further Pod must then
+    wait, because Kueue would evict it. None = the attempt has fewer Pods."""
     others = [
         pod
         for held, pod in pods.items()

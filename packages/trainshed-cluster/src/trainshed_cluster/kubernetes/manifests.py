@@ -183,8 +183,8 @@ def _labels(
 
 
 def _affinity(operator: Literal["In", "NotIn"], nodes: Collection[str]) -> dict[str, Any]:
-    """Return a node affinity in the form that DaemonSets use. It is used instead of `nodeName`, so that the
-    scheduler still checks resources and taints."""
+    """Return a node affinity that requires (`In`) or excludes (`NotIn`) the given nodes. It is used instead
+    of `nodeName`, as in DaemonSets, so that the scheduler still checks resources and taints."""
     fields = [
         {"key": "metadata.name", "operator": operator, "values": [node]} for node in sorted(nodes)
     ]
@@ -341,7 +341,7 @@ def _volumes(
         where["emptyDir"] = {}
     return [
         {"name": _SCRATCH, "emptyDir": {}},
-        # The default of 64 MiB is too small for data-loading workers.
+        # Set the size of /dev/shm, because the default of 64 MiB is too small for data-loading workers.
         {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": str(need.memory_bytes)}},
         where,
         *([{"name": _CARRIED, "emptyDir": {}}] if need.image else []),

@@ -10,11 +10,8 @@ log = logging.getLogger(__name__)
 
 
 class OwnPods:
-    """The Pods of a service. Watches report changes. Requests record the deletions that they cause.
-
-    Args:
-        service: The part of allocation names that identifies this service.
-    """
+    """The Pods of a service. Watches call `update` for each change of a Pod. Requests that delete Pods record
+    the deletions. `service`: the part of allocation names that identifies this service."""
 
     def __init__(self, service: str) -> None:
         self._service = service

@@ -64,7 +64,7 @@ def _shared_libraries(extensions: Path) -> "list[Path]":
         try:
             ctypes.CDLL(name)
         except OSError:
-            continue  # Even this image cannot load the module, so the copied Python does not need it.
+            continue  # Skip a library that even this image cannot load.
     with Path("/proc/self/maps").open(encoding="utf-8") as maps:
         paths = {Path(line[line.index("/") :].rstrip("\n")) for line in maps if "/" in line}
     return sorted(path for path in paths if ".so" in path.name and path.parent != extensions)

@@ -22,7 +22,7 @@ _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 class KubernetesRoute(Struct, frozen=True):
-    """The scheduling settings of the Pods of some machine types."""
+    """The options of the Pods of some machine types."""
 
     route: Route
     node_selector: Mapping[str, str]

@@ -88,7 +88,7 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     #: User id of the Pods' processes. 0 = root, which the Pod Security level `restricted` rejects.
     run_as: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 2)] = 1000
     #: Storage of the content that Pods receive. /PATH = a directory of each node, shared by the Pods there.
-    #: claim:NAME = the volume of that claim. None = each Pod, for its lifetime.
+    #: claim:NAME = the volume of that claim. None = each Pod stores the content itself, for its lifetime.
     cache: (
         Annotated[str, msgspec.Meta(pattern=rf"^(/[^\x00-\x1f]{{0,500}}|claim:{_LABEL})?$")] | None
     ) = None

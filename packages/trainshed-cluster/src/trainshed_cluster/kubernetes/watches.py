@@ -73,8 +73,8 @@ class WatchedCollection(Generic[Item]):
                             self._drop(changed.key, changed)
                         elif event.type != "BOOKMARK":
                             self._put(changed)
-                # The server ends each watch after a few minutes. The next iteration continues where this one
-                # ended.
+                # The server ends each watch after a few minutes. The next iteration starts a new watch from
+                # the last version.
             except Expired:
                 log.info("kubernetes: %s: the watch expired; listing again", self.path)
                 self._version = ""

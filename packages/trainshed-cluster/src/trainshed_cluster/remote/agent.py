@@ -65,10 +65,11 @@ _OWN_VARIABLES: Final = ("HOSTNAME",)
 
 
 def with_own_image(plan: LaunchPlan) -> LaunchPlan:
-    """Return a plan whose program runs in the container image in which this process runs.
+    """Return a copy of a plan for a program in the container image in which this process runs.
 
-    The image provides the variables and the working directory that the plan does not set. A plan that uses no
-    such image is returned unchanged. Raises FileNotFoundError if the working directory does not exist.
+    The image provides the variables and the working directory that the plan does not set. A plan for a
+    program in no such image is returned unchanged. Raises FileNotFoundError if the working directory does not
+    exist.
     """
     image = plan.software.image
     if image is None or image.directory:
@@ -213,7 +214,8 @@ class Agent:
                 with contextlib.closing(await self._dialer.dial()) as connection:
                     await self._serve_connection(connection)
             except NotAdmitted:
-                # The replicas of this agent have ended or run elsewhere, so they must not run here, too.
+                # The replicas of this agent have ended, or have moved to other nodes. End all programs, so
+                # that no replica runs twice.
                 log.warning("the service does not expect this agent anymore: ending all programs")
                 self._is_revoked = True
                 self._exit_requested.set()

@@ -297,7 +297,7 @@ def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Op
             if document.user is None or is_reachable(path)
         ),
         rules=document.rules,
-        # Replicas' addresses follow from this value. It is the same for all agents of this allocation and
-        # node, because the peers of replicas already know the addresses.
+        # This value determines the addresses of replicas. It is the same for all agents of this allocation
+        # and node, because the replicas' peers already know the addresses.
         places=document.credential.name.rpartition("/")[0],
     )

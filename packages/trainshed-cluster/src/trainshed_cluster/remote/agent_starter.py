@@ -42,8 +42,8 @@ class AgentStarter:
 
     async def new_agents(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> list[AgentHandle]:
         """Create the handles of agents at the given (allocation number, node) pairs, and record the agents.
-        They replace agents that have ended together with their programs. Raises EngineUnavailable if the
-        record cannot be stored."""
+        The new agents replace agents that have ended, together with their programs. Raises EngineUnavailable
+        if the record cannot be stored."""
         async with self._attempts.lock(gang.key):
             starts = {agent_key(index, node): secrets.token_hex(4) for index, node in missing}
             # The new agents have not allocated any slots for replicas yet.

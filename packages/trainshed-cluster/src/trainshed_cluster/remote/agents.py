@@ -276,7 +276,7 @@ class Agents:
                     if isinstance(news, messages.Answer):
                         agent.deliver_answer(news)
                     elif isinstance(news, messages.Beat):
-                        # An acknowledgement renews the lease of an idle agent, too.
+                        # Acknowledge heartbeats of an idle agent, too, because this renews the agent's lease.
                         agent.acknowledge(news.number)
                     continue
                 gang, copies = now, StreamCopies(self._streams, *now.key)

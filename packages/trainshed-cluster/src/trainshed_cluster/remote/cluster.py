@@ -129,8 +129,8 @@ class ClusterReport(Struct, frozen=True):
     """The result of one query of the cluster."""
 
     nodes: tuple[NodeReport, ...]
-    #: All allocations of this service that have resources. For each one, the nodes on which one of its agents
-    #: is known to run.
+    #: All allocations of this service that have resources. The value for an allocation is the set of nodes on
+    #: which one of its agents is known to run.
     agents: Mapping[AllocationName, frozenset[str]]
     #: Start time of the query in seconds of the monotonic clock. Clusters that report changes without queries
     #: set the current time.

@@ -193,7 +193,7 @@ def displaced_requests(gang: Gang, index: int, nodes: Container[str]) -> list[Sl
 
 
 def finished_on(gang: Gang, nodes: Container[str]) -> set[ReplicaId]:
-    """Return the replicas on these nodes whose programs have ended and not started again."""
+    """Return the replicas on these nodes that run no program, because their last program has ended."""
     return {
         slot.replica
         for slot in gang.record.replica_slots

@@ -221,8 +221,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     version: int
     #: Capabilities of the agent's local engine; None = unknown, because `failure` is set.
     capabilities: Capabilities | None
-    #: Why no program can run on the node. After such a message, the agent sends no further one. None =
-    #: programs can run.
+    #: Why no program can run on the node; None = programs can run. After a message with a failure, the agent
+    #: sends no further messages.
     failure: str | None = None
 
 

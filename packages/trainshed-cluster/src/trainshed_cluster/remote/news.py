@@ -27,8 +27,8 @@ class SeenNews:
         self._latest[replica, type(news)] = news
 
     def latest(self) -> list[tuple[ReplicaId, News]]:
-        """Return the last news about numbers of log lines and measurements. After a lost connection, this
-        news wakes readers of logs that wait."""
+        """Return the last news about numbers of log lines and measurements. The agent sends this news again
+        after a lost connection, because readers of logs may wait for it."""
         return [(replica, news) for (replica, _), news in self._latest.items()]
 
     def replicas(self) -> list[ReplicaId]:

@@ -26,7 +26,7 @@ from trainshed_cluster.remote.options import RemoteOptions
 log = logging.getLogger(__name__)
 
 NO_AGENT = "no agent"
-"""Key of a problem that prevents all agents on a node. Used instead of an agent's name."""
+"""Used instead of an agent's name for a problem that prevents all agents from running on a node."""
 
 
 class ClusterNodes:

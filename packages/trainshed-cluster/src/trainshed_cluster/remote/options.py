@@ -95,7 +95,7 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     command: Callable[[str], AgentCommand]
     #: Provides the secrets to which launch plans refer; None = plans must not refer to secrets.
     secrets: SecretSource | None = None
-    #: Seconds for which a node on which no agent starts is quarantined.
+    #: Seconds of the quarantine of a node on which no agent starts.
     quarantine: float = 3600.0
     #: Whether the cluster chooses the nodes. Requested nodes are then only preferences.
     anywhere: bool = False

@@ -1,6 +1,6 @@
-"""The two placement modes of a remote engine. In one, the service's scheduler chooses the nodes of a gang. In
-the other, the cluster chooses them. A placement mode creates and changes the records of gangs, and acquires
-their allocations."""
+"""The two placement modes of a remote engine: either the service's scheduler chooses the nodes of a gang, or
+the cluster chooses them. A placement mode creates and changes the records of gangs, and acquires their
+allocations."""
 
 import asyncio
 from abc import ABC, abstractmethod

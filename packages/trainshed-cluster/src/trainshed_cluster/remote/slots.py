@@ -314,8 +314,8 @@ class SlotAllocator:
         finally:
             for agent in fresh:
                 if agent.is_starting:
-                    # The cluster did not receive the request to start this agent, so the agent will never
-                    # connect.
+                    # The cluster did not receive the request to start this agent. Revoke the credential of
+                    # the agent, which will never connect.
                     self._agents.give_up(agent)
         return [*agents, *fresh]
 

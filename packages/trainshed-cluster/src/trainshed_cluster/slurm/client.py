@@ -196,7 +196,7 @@ class Request:
         self._output = joined(_communicate(process))
 
     async def wait_for_output(self, *tasks: asyncio.Task[object]) -> Output | None:
-        """Wait until salloc or one of `tasks` has finished. Return salloc's output, or None if another task
+        """Wait until salloc or one of `tasks` has finished. Return salloc's output, or None if one of `tasks`
         finished first."""
         await asyncio.wait((self._output, *tasks), return_when=asyncio.FIRST_COMPLETED)
         return self._output.result() if self._output.done() else None
@@ -253,7 +253,8 @@ async def _send_input(process: Process, stdin: bytes) -> bool:
 
 async def _write(process: Process, stdin: bytes) -> None:
     assert process.stdin
-    # If the process has already ended, uvloop raises RuntimeError instead of ConnectionError.
+    # Ignore both exceptions: if the process has already ended, uvloop raises RuntimeError instead of
+    # ConnectionError.
     with contextlib.suppress(ConnectionError, RuntimeError):
         process.stdin.write(stdin)
         await process.stdin.drain()

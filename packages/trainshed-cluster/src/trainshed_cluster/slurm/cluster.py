@@ -359,8 +359,9 @@ class SlurmCluster:
         try:
             return await self._find(name, ask) or await self._request(name, ask)
         except (ClusterRefused, ClusterUnavailable) as failure:
-            # Slurm's message is the same for a time limit that is never allowed and for limits that are
-            # reached now.
+            # Slurm's message does not show whether the time limit is never allowed or another limit is
+            # reached now. If the message may be about the time limit, request the allocation again without a
+            # time limit.
             may_be_time = isinstance(failure, ClusterRefused) or "time limit" in str(failure)
             if not ask.seconds or not may_be_time:
                 raise

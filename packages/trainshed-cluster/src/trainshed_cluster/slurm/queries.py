@@ -140,7 +140,8 @@ def list_nodes(partitions: str | None) -> Query[tuple[NodeLine, ...]]:
 
 
 def _nodes(rows: Rows) -> tuple[NodeLine, ...]:
-    # sinfo prints a node once for each partition of the node.
+    # Use only the first row of a node for its state, because sinfo prints a row for each partition of the
+    # node.
     first: dict[str, Mapping[str, str]] = {}
     inside: dict[str, set[str]] = {}
     for row in rows:

@@ -31,7 +31,8 @@ _HOPELESS_DESCRIPTIONS = (
     "can't use this partition",
     "not permitted to use",
 )
-"""For some of these reasons, Slurm reports a description instead. These are parts of such descriptions."""
+"""Parts of descriptions that Slurm reports instead of a reason's name. Each of them belongs to a reason for a
+pending job that will never start."""
 _DEAD = frozenset({"down", "error", "future", "unknown"})
 _UNREACHABLE = frozenset({"not_responding", "reboot_issued", "invalid_reg", "inval"})
 _LEAVING = frozenset({"drain", "draining", "drained", "fail", "failing", "blocked"})

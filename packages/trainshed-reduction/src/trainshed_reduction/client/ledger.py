@@ -119,7 +119,8 @@ class Ledger:
         self.open: List[Work] = []
 
     def keeps(self, lane: int) -> bool:
-        """Return whether other ranks may lack a result of this lane, so that the ledger keeps its chunks."""
+        """Return whether other ranks may lack a result of this lane. The ledger must then keep the lane's
+        chunks."""
         return bool(self._lanes[lane].entries)
 
     def issue(

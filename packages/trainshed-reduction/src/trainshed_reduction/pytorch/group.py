@@ -102,7 +102,7 @@ class ReducingGroup(dist.ProcessGroup):
 
 
 def _native_method(name: str) -> Callable[..., Any]:
-    """Return a method that calls the method of that name of the native group."""
+    """Return a method that calls the native group's method `name`."""
 
     def method(self: ReducingGroup, *args: Any, **kwargs: Any) -> Any:
         return getattr(self._native, name)(*args, **kwargs)
@@ -111,7 +111,7 @@ def _native_method(name: str) -> Callable[..., Any]:
 
 
 def _shared_method(name: str) -> Callable[..., None]:
-    """Return a method that calls the method of that name of the native group and of the base class."""
+    """Return a method that calls two methods `name`: the native group's and the base class's."""
 
     def method(self: ReducingGroup, *args: Any) -> None:
         getattr(self._native, name)(*args)

@@ -64,13 +64,13 @@ class CpuCopies:
 
     def mark_ready(self, tensor: torch.Tensor) -> Optional[torch.cuda.Event]:
         """Return an event that occurs when the program's earlier operations on the tensor are done; None =
-        they are done. `to_host_stream` must wait for it before it reads the tensor. Call this in the
-        program's own thread."""
+        they are done. `to_host_stream` must wait for the event before the stream reads the tensor. Call this
+        in the program's own thread."""
         return None
 
     def share(self, tensor: torch.Tensor) -> None:
-        """Prevent PyTorch from reusing the memory of a tensor that was created on `to_host_stream` before
-        `from_host_stream` has used the tensor."""
+        """Delay the reuse of a tensor's memory by PyTorch until `from_host_stream` has used the tensor. The
+        tensor was created on `to_host_stream`."""
 
     def copy_to_host(self, part: torch.Tensor) -> Iterator[Slice]:
         """Yield the slices of a tensor when they are in the host's memory. The caller must consume all
