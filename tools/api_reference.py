@@ -66,7 +66,8 @@ def _method(verb: str, path: str, method: Method) -> str:
 
 
 def _is_of(code: str, path: str) -> bool:
-    """Return whether a docstring describes this path."""
+    """Return whether `code`, a path in a docstring, describes `path`. The names of the variables may differ,
+    and the query of `code` is ignored."""
     return _VARIABLE.sub("*", re.split(r"[?\[ ]", code)[0]) == _VARIABLE.sub("*", path)
 
 

@@ -139,8 +139,8 @@ INPUT_FIELDS = {
 }
 STREAMS = frozenset({"ReadTensorboardBlobData", "TailLogEntries"})
 """The streaming methods that the service supports."""
-# Fields that the protos reserve, although the discovery document from which clients are generated contains
-# them: (name, number) of repeated strings.
+# Repeated string fields, as (name, number) by message. The protos only reserve these fields. Clients send the
+# fields, because clients are generated from the discovery document, which contains the fields.
 STILL_SENT = {"google.logging.v2.ListLogEntriesRequest": ("project_ids", 1)}
 DATA = Path(__file__).resolve().parent.parent / "packages/trainshed/src/trainshed/wire/data"
 

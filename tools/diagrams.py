@@ -87,7 +87,8 @@ def diagram(table: AnyTable) -> str:
 
 
 def _reasons(table: AnyTable, kind: type[Ignore] | type[Illegal], title: str) -> str:
-    """Return the table cells of one kind, by reason."""
+    """Return the cells of the table with ignored or illegal triggers, by reason, as Markdown. Return ""
+    without such cells."""
     result: dict[str, dict[str, list[str]]] = {}
     for (state, trigger), cell in table.cells.items():
         if isinstance(cell, kind):
@@ -99,7 +100,7 @@ def _reasons(table: AnyTable, kind: type[Ignore] | type[Illegal], title: str) ->
 
 
 def _cells(table: AnyTable, by_trigger: Mapping[str, list[str]]) -> str:
-    """Group the triggers that have an effect in the same states."""
+    """Return triggers and their states as text. Triggers with the same states are listed together."""
     by_states: dict[tuple[str, ...], list[str]] = {}
     for trigger, states in by_trigger.items():
         by_states.setdefault(tuple(states), []).append(trigger)

@@ -89,7 +89,8 @@ ML = Selection(
             for method, rpc in VIZIER.items()
         },
     },
-    # facts/service_facts.md section 1.1: trainingOutput and its prediction counterpart are results.
+    # Only the service writes trainingOutput and predictionOutput, because they are results
+    # (facts/service_facts.md, section 1.1).
     output_only={
         "GoogleCloudMlV1__Job": frozenset({"state", "trainingOutput", "predictionOutput"})
     },

@@ -25,7 +25,8 @@ def calls_of(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> list[Call]:
             method.name,
             method.input_type.removeprefix("."),
             method.output_type.removeprefix("."),
-            # REST does not support streaming requests.
+            # A method with streaming requests has no bindings, because REST does not support streaming
+            # requests.
             () if method.client_streaming else tuple(_bindings(method.options.Extensions[_HTTP])),
             method.server_streaming,
         )

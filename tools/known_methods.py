@@ -87,8 +87,8 @@ def _of_resource(resource: Mapping[str, Any], before: str) -> Iterator[Row]:
 
 
 def _path(method: Mapping[str, Any]) -> str:
-    """Return the flat path of a method. If the last variable of the path may have any number of segments, as
-    in `predict`, return the path itself."""
+    """Return the flat path of a method. If a variable may contain any number of segments, as in `predict`,
+    return the method's path with `**` for these segments."""
     for name, parameter in method.get("parameters", {}).items():
         pattern = str(parameter.get("pattern", "")).strip("^$")
         if pattern.endswith("/.*") and "[" not in pattern:

@@ -53,7 +53,7 @@ def resolve(sheet: Sheet, release: Release, interpreter: str) -> str:
     """
     pins = _resolve(sheet, release, interpreter)
     newest = release.pythons[1]
-    # Locks that are only for x86 contain packages that were never released as wheels.
+    # Skip locks that are only for x86, because they contain packages that were never released as wheels.
     if not release.only_x86 and _lacks_wheels(sheet, release, pins, newest):
         since = f"python_full_version >= '{format_minor(newest)}'"
         before = f"python_full_version < '{format_minor(newest)}'"
@@ -107,7 +107,8 @@ def _resolve(
     if release.only_x86:
         lines = [_SAYS_X86.sub("", line) for line in lines]
     exact = {_name(text) for text in release.requirements if "===" in text}
-    # Three equals signs are required to exclude builds with a local version label, such as the CPU builds.
+    # Write three equals signs for packages whose builds with a local version label must be excluded, such as
+    # CPU builds.
     return [
         pin.replace("==", "===", 1) if _name(pin) in exact else pin for pin in (*lines, *sources)
     ]

@@ -73,7 +73,7 @@ def texts(path: Path) -> Iterator[str]:
     ]
     yield "\n".join(comments)
     for node in ast.walk(ast.parse(source)):
-        # Docstrings, and strings after constants and attributes.
+        # Yield docstrings, and the strings that document constants and attributes.
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
                 yield text

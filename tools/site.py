@@ -29,8 +29,8 @@ _CODE: Final = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\]\(([^)\s#]+)")
 _LINKED: Final = re.compile(r"\[([^]]+)\]\([^)]+\)")
 _DIRECTORY: Final = re.compile(r"(\]\((?!\w+:)[^)\s]*/)\)")
-#: A shim with which the search also works in pages that are opened as files. Pages from a server do not need
-#: it.
+#: Matches a script that enables the search in pages that are opened as files. Pages from a server do not need
+#: the script, so the build removes it.
 _SHIM: Final = re.compile(r'<script src="https://unpkg\.com/iframe-worker/shim"[^>]*></script>')
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _LOADED: Final = re.compile(
@@ -91,7 +91,8 @@ def stage(pages: Path) -> None:
         for linked in _linked_files(page.relative_to(pages), text):
             (pages / linked).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / linked, pages / linked)
-        # If a link leads to a directory, a browser that opens files would show a list of its files.
+        # Replace a link to a directory by a link to its README.md. In a site that is opened as files, a
+        # browser would show a list of the directory's files.
         page.write_text(diagrams_as_tables(_DIRECTORY.sub(r"\1README.md)", text)))
 
 

@@ -19,8 +19,8 @@ from trainshed_cluster.slurm.settings import SlurmSettings
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LOCAL_MARK, CLUSTER_MARK = "¹", "²"
-"""Suffix of the glossary terms that a user meets before the first job runs: on one machine, and in addition
-on a cluster."""
+"""Suffixes of the glossary terms that a user meets before the first job runs: `LOCAL_MARK` on one machine,
+`CLUSTER_MARK` only on a cluster."""
 
 VAGUE: Final = frozenset({"asked", "each", "found", "given", "named", "one", "said", "told"})
 """Names of variables that do not describe the contents."""

@@ -41,7 +41,7 @@ _VOID_LINK: Final = (
 class _Row(Struct, frozen=True):
     """A session in the file, or a link."""
 
-    #: SHA-256 of its password, as hexadecimal digits.
+    #: SHA-256 of the session's password, or of the link's code, as hexadecimal digits.
     sha256: str
     #: The credential with which the user signed in.
     shown: Credential

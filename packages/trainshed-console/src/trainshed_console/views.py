@@ -40,7 +40,7 @@ class Facts(Struct, frozen=True):
     address: str
 
     def login_link(self, code: str) -> str:
-        """Return a single-use sign-in address that contains a code of `sessions`."""
+        """Return a single-use sign-in address. `code`: a sign-in code from `Sessions.link_code`."""
         return f"{self.address}/login?code={code}"
 
 

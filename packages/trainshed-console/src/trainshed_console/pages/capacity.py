@@ -105,7 +105,8 @@ async def nodes(visit: Visit) -> View:
 
 
 async def usage_of_week(visit: Visit, by: str) -> Week:
-    """Return the usage of each of the last days. Return () if the visitor may not see usage."""
+    """Return the usage of each of the last days. Return () if the visitor may not see usage. `by`: "user" or
+    "node", for which each row is one user or one node."""
     today = datetime.fromtimestamp(visit.now // 10**9, UTC).replace(hour=0, minute=0, second=0)
     begins = [today - timedelta(days=ago) for ago in range(_DAYS - 1, -1, -1)]
     reports = await asyncio.gather(

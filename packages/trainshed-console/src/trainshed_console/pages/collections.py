@@ -81,7 +81,8 @@ _STORE: Final = "metadataStores/default"
 """The metadata store of experiments."""
 _EXPERIMENT: Final = "system.Experiment"
 _LINK: Final = "tensorboard_link"
-"""Metadata key of contexts that represent a TensorBoard of a job's log directory."""
+"""Metadata key of contexts that are not experiments: each represents the TensorBoard of a job's log
+directory."""
 
 
 class Run(Struct, frozen=True):

@@ -196,8 +196,8 @@ def importance(shown: Sequence[Trial]) -> dict[str, float]:
 def _explained_variance(
     ranks: Sequence[float], groups: Sequence[object]
 ) -> tuple[float, list[float]]:
-    """Return the sum of squares of the ranks that the groups explain, beyond chance, and the mean rank of
-    each value's group."""
+    """Return two results: the part of the ranks' sum of squares that the groups explain beyond chance, and
+    for each value the mean rank of its group."""
     from statistics import fmean
 
     members: dict[object, list[float]] = {}

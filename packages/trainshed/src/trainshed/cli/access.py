@@ -120,7 +120,8 @@ def set_(
     if file is not None and variable is not None:
         raise click.UsageError("--from-file and --from-env exclude each other. Use one of them.")
     value = _value(name, file, variable)
-    # `echo` and editors add a line end to a single line. Text of several lines stays unchanged.
+    # Remove the line end of a single line, because `echo` and editors add one. Text of several lines stays
+    # unchanged.
     line = value.removesuffix("\n").removesuffix("\r")
     value = value if "\n" in line else line
     body = {"name": name, "value": value, "project": project_of(endpoint)}

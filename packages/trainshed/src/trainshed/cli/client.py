@@ -173,8 +173,8 @@ class Client:
             except (BrokenPipeError, ConnectionResetError):
                 if content is None or connection.sock is None:
                     raise
-                # The service may have rejected the request before it received the whole body. Then the
-                # response contains the reason.
+                # Ignore the error and read the response. The service may have rejected the request before it
+                # received the whole body. Then the response contains the reason.
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as failure:
             connection.close()
@@ -321,7 +321,8 @@ class Response:
                     rest = data[end:]
                 else:
                     rest += data
-            # `read1` does not raise an error if the connection ends before the end of the response.
+            # Check for missing content, because `read1` raises no error if the connection ends before the end
+            # of the response.
             if response.chunk_left is not None if response.chunked else response.length:
                 raise http.client.IncompleteRead(rest)
             if rest:
@@ -335,7 +336,8 @@ class Response:
         chunks = iter(lambda: self._response.read(_CHUNK), b"")
         try:
             yield from show_progress(name, self._response.length or 0, chunks)
-            # `read(size)` does not raise an error if the connection ends before the end of the response.
+            # Check for missing content, because `read(size)` raises no error if the connection ends before
+            # the end of the response.
             if self._response.length:
                 raise http.client.IncompleteRead(b"")
         except (OSError, http.client.HTTPException) as failure:
@@ -345,8 +347,8 @@ class Response:
 def _response_error(
     status: int, content: bytes, unknown_to: str | None
 ) -> RequestError | Unreachable:
-    """Return the error for a response with this status. `unknown_to`: the service's address if the request
-    had no token; None if it had one."""
+    """Return the error for a response with this status and content. `unknown_to`: if the request had no
+    token, the service's address for the error message; otherwise None."""
     if status == http.HTTPStatus.UNAUTHORIZED and unknown_to:
         return RequestError(
             status,
@@ -359,7 +361,7 @@ def _response_error(
         message = plain(str(error["message"]))
     except (ValueError, KeyError, TypeError):
         text = f"The service returned HTTP status {status} without an error message."
-        # A proxy returns these statuses while its service is down.
+        # A proxy returns these statuses while the service behind the proxy is down.
         return Unreachable(text) if status in (502, 503, 504) else RequestError(status, text)
     if status == http.HTTPStatus.UNAUTHORIZED:
         message += (

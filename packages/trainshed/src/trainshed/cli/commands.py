@@ -116,7 +116,7 @@ VERBS = ("list", "describe", "delete")
 
 
 class Group(click.Group):
-    """A group that accepts shared options before the command's name."""
+    """A command group that accepts shared options before the command's name."""
 
     #: The command to run if the user omits the command, or None.
     default: str | None = None

@@ -137,7 +137,8 @@ def local(data: Path, token: str | None = None) -> Endpoint:
             file.read_bytes(), type=Endpoint, strict=False, dec_hook=lambda kind, text: kind(text)
         )
         if service.data and service.data.exists() and not service.data.samefile(data):
-            # The directory is a copy of another data directory. The service belongs to the original.
+            # No service runs with this directory. It is a copy of another data directory, and the service in
+            # the file belongs to the original.
             raise FileNotFoundError
     except FileNotFoundError:
         raise Unreachable(

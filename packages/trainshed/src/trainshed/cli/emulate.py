@@ -59,7 +59,7 @@ def command(
                 ) from None
             raise SystemExit(ended.returncode if ended.returncode >= 0 else 128 - ended.returncode)
         click.echo("\n".join(setting_lines(values)))
-        # Close the output, so that `$(trainshed emulate &)` does not wait for more of it.
+        # Close standard output, so that `$(trainshed emulate &)` does not wait for further output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         with contextlib.suppress(KeyboardInterrupt):
             os.waitid(os.P_PID, int(values["TRAINSHED_PID"]), os.WEXITED | os.WNOWAIT)

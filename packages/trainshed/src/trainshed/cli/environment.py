@@ -214,7 +214,8 @@ def boto_document(storage: str, address: str, roots: str, token: str, project: s
         roots: a file of authorities to trust for storage with TLS
     """
     host, _, port = address.rpartition(":")
-    # Without TLS, because the code that requests the token does not read `ca_certificates_file`.
+    # The token is requested without TLS, because the code that requests it does not read
+    # `ca_certificates_file`.
     exchange = storage + PATH
     return _BOTO.format(
         host=host, port=port, token=token, exchange=exchange, roots=roots, project=project

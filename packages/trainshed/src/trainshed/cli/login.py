@@ -96,7 +96,7 @@ def _revoke_token(known: Mapping[str, str]) -> str:
             return " The token remains valid until it is deleted."
         client.delete(f"/trainshed/v1/tokens/{hashlib.sha256(token.encode()).hexdigest()[:12]}")
     except RequestError:
-        return ""  # The token no longer exists at the service.
+        return ""  # No warning: the token does not exist anymore.
     except Unreachable:
         return " The service does not answer, so the token remains valid until it expires."
     return ""
@@ -104,7 +104,8 @@ def _revoke_token(known: Mapping[str, str]) -> str:
 
 def _sign_in_with_browser(client: Client, *, has_browser: bool) -> str:
     """Return the token that the user creates with a browser. Raises RequestError, Unreachable."""
-    # If the service does not respond, raises an error before the user opens a page that does not exist.
+    # If the service does not respond, this request raises an error before the user opens a page that does not
+    # exist.
     client.get("/healthz")
     verifier = secrets.token_urlsafe(48)
     digest = hashlib.sha256(verifier.encode()).digest()

@@ -73,7 +73,7 @@ def terminal_width() -> int | None:
 
 def yaml_text(value: Any) -> str:
     """Return a value as a YAML document, without a final newline."""
-    import yaml  # Slow to import. JSON and tables do not need it.
+    import yaml  # Slow import, not needed for JSON and tables.
 
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=sys.maxsize)
     return text.rstrip("\n")

@@ -1,5 +1,5 @@
-"""Starts a service process on this machine and waits until it is ready; stops one and waits for its exit.
-Waits for kernel events, without polling."""
+"""Starts a service process on this machine and waits until the service is ready. Also stops a service process
+and waits for its exit. Waits for kernel events, without polling."""
 
 import contextlib
 import json
@@ -45,7 +45,8 @@ def start(words: Sequence[str], data: Path) -> "subprocess.Popen[bytes]":
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=(writing,),
-                # Ctrl-C reaches only this command, which then decides whether to stop the service.
+                # The service has its own session, so Ctrl-C reaches only this command. This command then
+                # decides whether to stop the service.
                 start_new_session=True,
             )
     finally:
@@ -60,7 +61,7 @@ def start(words: Sequence[str], data: Path) -> "subprocess.Popen[bytes]":
                 f"The service did not start. The end of {output}:\n{_tail(output, before)}"
             ) from None
     except BaseException:
-        # On Ctrl-C too: the user does not know about the service yet.
+        # Stop the service on every error and on Ctrl-C, because the user does not know about the service yet.
         process.terminate()
         raise
     return process
@@ -80,8 +81,8 @@ def _first_line(descriptor: int) -> bytes:
 
 
 def _runs(data: Path) -> bool:
-    """Return whether a service with this data directory already runs. It also writes to the file with the
-    output."""
+    """Return whether a service with this data directory already runs. Such a service writes to the same
+    output file, so the file must not be truncated."""
     try:
         return bool(local(data).pid)
     except click.ClickException:
@@ -128,13 +129,14 @@ def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
         try:
             yield with_defaults(local(directory))
         finally:
-            # Until the service exits, its programs run and its directory is in use.
+            # Ignore further signals until the service has exited, because its programs run and its directory
+            # is in use until then.
             for number in _STOP_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
             try:
                 status = _stop(service, directory)
             except click.ClickException:
-                is_temporary = False  # The service still uses it.
+                is_temporary = False  # Keep the directory: the service still uses it.
                 raise
             if status < 0:
                 # The jobs of the killed service continue. Start another service that adopts and cancels them.

@@ -1,7 +1,7 @@
 """The kinds of things for `trainshed list`, `describe` and `delete`. Each kind is a table in resources.toml.
 
-The table specifies the columns, and the location of the records: in a public API if it has them, otherwise in
-the service's own API. This module prints nothing.
+The table specifies the columns of a list, and the URL paths of the records. The paths belong to a public API
+if that API contains the records, otherwise to the service's own API. This module prints nothing.
 """
 
 import tomllib
@@ -70,7 +70,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A service, with the project and region of the things."""
+    """A service, with the project and region whose things are listed, described or deleted."""
 
     client: Client
     project: str
@@ -94,7 +94,8 @@ class Place:
             query = {**query, **self._query(kind, path), **(kind.listing or {}), **(wanted or {})}
             records = list(self._pages(path, key, query))
         except RequestError as refused:
-            # Clients create the metadata store with the first experiment.
+            # Return an empty list if the metadata store does not exist yet, because clients create the store
+            # with the first experiment.
             if refused.status != 404 or "/metadataStores/" not in str(refused):
                 raise
             return []
@@ -114,7 +115,8 @@ class Place:
             try:
                 record = place.get(kind, ident)
             except RequestError as refused:
-                # The name may be a display name that is not a valid ID.
+                # Search the list instead, because the name may be a display name, which is not always a valid
+                # ID.
                 if refused.status not in (400, 404) or not kind.path.startswith(_PUBLIC):
                     raise
         if record is None:
@@ -144,12 +146,12 @@ class Place:
             query = {"filter": wanted.format(name=record["name"])}
             path, key = place.fill(kind.list_path), kind.key or kind.name
             record[field] = list(place._pages(path, key, query))
-        # Columns of the list come first.
+        # The fields that are columns of the list come first.
         first = [(field.path or "").partition(".")[0] for field in kind.fields]
         return {key: record[key] for key in dict.fromkeys((*first, *record)) if key in record}
 
     def get(self, kind: Kind, name: str) -> Json:
-        """Return the record with this ID. If its lists have several pages, they are joined. Raises
+        """Return the record with this ID. If the response has several pages, their lists are joined. Raises
         RequestError, Unreachable."""
         record: Json = {}
         path = self.fill(kind.path, name)
@@ -291,7 +293,7 @@ _SHOWS: Final[Mapping[str, Callable[[Any], str]]] = {
     "text": str,
     "lower": str.lower,
     "id": short,
-    "collection": lambda name: "/".join(name.split("/")[-2:]),  # Such as `customJobs/7`.
+    "collection": lambda name: "/".join(name.split("/")[-2:]),  # For example, `customJobs/7`.
     "schema": lambda uri: short(uri).removesuffix("_1.0.0.yaml").replace("_", " "),
     "verb": _verb,
     "refusal": lambda answer: "" if answer == "OK" else answer,

@@ -188,7 +188,7 @@ def _cancel(client: Client, jobs: Sequence[JobView]) -> None:
         try:
             client.post(job_path(job.uid, ":cancel"), {})
         except RequestError as refused:
-            # The job has already finished, so nothing remains to be cancelled.
+            # Ignore the error if the job has already finished, because nothing remains to be cancelled.
             if refused.status not in (400, 404):
                 raise
 
@@ -228,7 +228,7 @@ def status(now: Callable[[], Nanos], endpoint: Endpoint, form: str) -> None:
     client = endpoint.client()
     answer: dict[str, Any] = client.get("/trainshed/v1/status")
     states = Counter[str]()
-    # Some users may not list the jobs of all projects.
+    # Show no jobs if the user may not list the jobs of all projects.
     with contextlib.suppress(RequestError):
         states.update(job.state.value for job in live_jobs(client))
     disk = shutil.disk_usage(endpoint.data) if endpoint.data else None

@@ -134,8 +134,8 @@ class App:
         brought = (addition.tracking for addition in self.additions.values())
         tracking = next(filter(None, brought), None)
         self.suggesting = StudyOperations(store.studies, self.advisor, basics.notices, now)
-        # Exports have their own processes. Jobs wait for the splits of their datasets, and many exports must
-        # not delay the splits.
+        # Exports do not share processes with the splits of datasets. Jobs wait for these splits, and many
+        # exports must not delay them.
         writing = SplitProcesses(bootstrap.bucket_socket.resolve())
         self.exports = ExportWorker(store.studies, writing, basics.notices, now)
         password = os.environ.get("TRAINSHED_SMTP_PASSWORD", "")
@@ -280,7 +280,7 @@ def _build_controller(
             shown_buckets=stores.buckets.visible_buckets,
             write_probe=stores.buckets.write_probe,
             log=ServiceLog(stores.log_directory, basics.notices.publish),
-            # The nodes of a cluster have no preloaders.
+            # Programs start warm only on the local engine, because the nodes of a cluster have no preloaders.
             launch_defaults=LaunchDefaults(
                 memory_cap, settings.warm_starts if settings.engine == "local" else "off"
             ),
@@ -390,7 +390,8 @@ def _build_engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
         settings=engine_settings(settings),
         secrets=Vault(bootstrap.store.secrets, bootstrap.sealer, bootstrap.jobs.reduction_token),
         now=clock.now,
-        # A program sees its own runtime in the cache, but not the runtimes of other programs.
+        # Hide these directories from programs. In the cache, a program still sees its own runtime, but not
+        # the runtimes of other programs.
         hidden=(settings.data, settings.cache),
         kept_ports=bootstrap.ports,
         access=ServiceAccess(

@@ -35,7 +35,7 @@ class Bootstrap:
     """The resources that exist before the event loop starts."""
 
     def __init__(self, settings: Settings, cleanup: contextlib.ExitStack) -> None:
-        """Open all resources. The store is the first one, because its lock prevents a second service from
+        """Open all resources. The store is opened first, because its lock prevents a second service from
         using the data directory. Raises ServiceStartFailed."""
         self.settings = settings
         if (settings.data / UNFINISHED).exists():
@@ -90,7 +90,8 @@ class Bootstrap:
         self.certified = threads.submit(_certify, settings)
         threads.shutdown(wait=False)
         if settings.tls_cert:
-            self.certified.result()  # Check the user's certificate before any other part starts.
+            # Wait for the check of the user's certificate, so that no other part starts if it is unusable.
+            self.certified.result()
         #: Listening sockets of gRPC that systemd keeps, by the fields of `GrpcPorts`.
         self.passed_grpc = passed.grpc
         self.grpc = open_grpc_ports(settings, cleanup, passed.grpc)

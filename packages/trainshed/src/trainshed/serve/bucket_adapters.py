@@ -67,7 +67,7 @@ class BucketAdapter:
     def last_written(self, uri: str) -> Nanos | None:
         """Return the time of the last write below the URI; 0 = no object exists, None = unknown."""
         try:
-            # With a final slash, because `model-old/` is not below `model`.
+            # Add a final slash, because `model-old/` is not below `model`.
             bucket, prefix = parse_gs_uri(f"{uri.rstrip('/')}/")
             return Nanos(self._store.bucket_store(bucket).last_written(bucket, prefix))
         except NotFound:

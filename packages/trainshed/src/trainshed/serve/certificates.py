@@ -276,7 +276,7 @@ def _roots(ca: Path, environ: Mapping[str, str]) -> Iterable[str]:
 
 def _write_if_changed(path: Path, text: str, mode: int) -> None:
     """Write a file atomically, unless it already has this text and mode."""
-    with contextlib.suppress(OSError):  # If the file does not exist yet, write it.
+    with contextlib.suppress(OSError):  # A missing file is written below.
         if path.read_text() == text and path.stat().st_mode & 0o777 == mode:
             return
     durable.write(str(path), text)

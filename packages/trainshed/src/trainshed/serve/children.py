@@ -101,14 +101,15 @@ class BucketKeeper:
             process = await loop.run_in_executor(
                 _SPAWNER, spawn_buckets, self._setup, self._listeners
             )
-        except OSError as failure:  # For example, memory or processes are exhausted.
+        except OSError as failure:  # For example, no memory is available.
             return f"it cannot be started: {failure}"
         self._process = process
         if self._closing.is_set():
             process.terminate()
         status = await asyncio.to_thread(process.wait)
         self._process = None
-        # The listening sockets hold new connections until the next process accepts them.
+        # Do not start another process before a connection arrives. The listening sockets hold new connections
+        # until the next process accepts them.
         self._called.clear()
         return f"it ended with status {status}" if status else None
 

@@ -75,15 +75,15 @@ def _divide(group: str) -> None:
     place = Path(group)
     enabled = (place / "cgroup.subtree_control").read_text().split()
     offered = (place / "cgroup.controllers").read_text().split()
-    # If a controller cannot be enabled, `find_bases` does not return the group.
+    # Ignore errors: if a controller cannot be enabled, `find_bases` does not return the group.
     with contextlib.suppress(OSError):
         (place / cgroups.SERVICE).mkdir(exist_ok=True)
-        # Only the root group of a hierarchy may contain processes in addition to children.
+        # Move the processes of the group into the child, except for the root group of a hierarchy. Only a
+        # root group may contain processes in addition to children.
         for _ in range(_MOVE_ROUNDS if (place / "cgroup.type").exists() and not enabled else 0):
             for member in (place / "cgroup.procs").read_text().split():
-                if (
-                    member != "0"
-                ):  # 0 is a member of another process namespace; writing it would move this process.
+                # Skip 0, a member of another process namespace: writing 0 would move this process.
+                if member != "0":
                     cgroups.move(int(member), str(place / cgroups.SERVICE))
         for name in {*cgroups.CONTROLLERS} & {*offered} - {*enabled}:
             kernel.write(f"{group}/cgroup.subtree_control", f"+{name}")

@@ -65,14 +65,15 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield from _database(settings)
     if settings.engine != "local" and (examine_cluster := registry.doctor(settings.engine)):
         yield from examine_cluster(engine_settings(settings), settings.cache)
-        # With a cluster, no job runs on this machine, but builds, TensorBoard and autopsy shells do.
+        # Also check the isolation on this machine. With a cluster, no job runs here, but builds, TensorBoard
+        # and autopsy shells do.
         for finding in asyncio.run(_engine(settings)):
             if finding.about == "isolation":
                 text = f"for builds and autopsy shells on this machine: {finding.text}"
                 yield msgspec.structs.replace(finding, about="isolation here", text=text)
     else:
         yield from asyncio.run(_engine(settings))
-    if settings.engine != "kubernetes":  # Kubernetes rejects container images.
+    if settings.engine != "kubernetes":  # The Kubernetes engine rejects container images.
         yield _images(settings)
     pythons = sorted(Interpreters().found())
     yield _finding("interpreters", versions=", ".join(f"{a}.{b}" for a, b in pythons))
@@ -163,7 +164,7 @@ async def _engine(settings: Settings) -> list[Finding]:
 
     process = os.getpid()
     try:
-        # A running service has its own control groups.
+        # Check the control groups of a running service, because they are not those of this process.
         process = local(settings.data).pid or process
     except click.ClickException:
         delegation.prepare()

@@ -160,7 +160,7 @@ class Emulation:
         if form["method"] == "POST" and (parent := _PROJECT.search(form["path"])):
             services, project = self._services, parent[1]
             for bucket in _BUCKET.findall(line):
-                # The handler of the request reports invalid bucket names.
+                # Ignore an invalid bucket name here, because the handler of the request reports it.
                 with contextlib.suppress(BucketsError):
                     services.buckets.ensure(bucket, services.settings.region, project)
 

@@ -89,7 +89,8 @@ class Issuers:
         #: When an issuer last failed to respond (seconds of the monotonic clock), and the reason.
         self._failures: dict[str, tuple[float, str]] = {}
         self._reading = defaultdict[str, asyncio.Lock](asyncio.Lock)
-        #: The issuer that verifies access tokens. At most one issuer can be Google.
+        #: The first issuer that verifies access tokens, such as Google; None = no issuer verifies access
+        #: tokens.
         answering = (known for known in issuers if known.tokeninfo or known.issuer == GOOGLE)
         self._token_issuer = next(answering, None)
         #: Responses about access tokens, by digest: the end of their validity (monotonic clock), and the
@@ -295,10 +296,11 @@ async def _request(address: str, form: bytes | None, more: Mapping[str, str]) ->
     """
     parts = urlsplit(address)
     is_tls = parts.scheme == "https"
-    # Loads the certificate authorities that the machine trusts.
+    # Load the certificate authorities that the machine trusts. Loading blocks, so it runs in a thread.
     trusted = await asyncio.to_thread(ssl.create_default_context) if is_tls else None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    # Kubernetes does not return its keys to clients that accept only JSON.
+    # Do not restrict the media type to JSON, because Kubernetes does not return its keys to clients that
+    # accept only JSON.
     headers = {"host": parts.netloc, "connection": "close", **more}
     if form is not None:
         headers["content-type"] = "application/x-www-form-urlencoded"

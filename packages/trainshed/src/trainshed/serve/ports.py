@@ -59,7 +59,8 @@ def open_grpc_ports(
         for name, listener in passed.items()
         if listener is not None
     }
-    # Ports that the user has chosen are opened before default ports.
+    # Open the ports that the user has chosen before default ports, so that a default port cannot occupy a
+    # chosen port.
     for option, host, port, distance in sorted(ports, key=lambda port: not port[2]):
         if option not in held:
             holder = open_socket(

@@ -62,7 +62,8 @@ class Relay:
         self._open[calls] = asyncio.current_task()
         if self._is_closing:
             calls.drain()
-        # The client has disconnected or sends nothing, or the server has closed the connection.
+        # Ignore these errors: the client has disconnected or sends nothing, or the server has closed the
+        # connection.
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             async with asyncio.timeout(_PREFACE_TIMEOUT):
                 preface = await reader.readexactly(len(_PREFACE))
@@ -94,7 +95,7 @@ class Relay:
 
 
 async def _forward_bytes(reader: StreamReader, writer: StreamWriter, frames: "_Frames") -> None:
-    with contextlib.suppress(OSError):  # One side has closed its connection.
+    with contextlib.suppress(OSError):  # The client or the server has closed its connection.
         while data := await reader.read(_READ):
             writer.write(frames.forward(data))
             await writer.drain()

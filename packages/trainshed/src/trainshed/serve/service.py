@@ -102,8 +102,8 @@ class Service:
         try:
             await self._serve()
         finally:
-            # Always close it: a thread waits for the bucket process, and this process waits for the thread
-            # when it exits.
+            # Always close the keeper of the bucket process. One of its threads waits for the bucket process,
+            # and at exit this process waits for that thread.
             await self._bootstrap.buckets.close()
             self._app.lag.close()
 
@@ -154,7 +154,8 @@ class Service:
             await self._app.services.tracking.close()
         self._app.runtimes.close()
         with contextlib.suppress(OSError):
-            # The disk may be read-only. Readers of the file check whether the process still exists.
+            # Ignore a failure, because the disk may be read-only. Readers of the file check whether the
+            # process still exists.
             (self._bootstrap.settings.data / SERVICE_FILE).unlink()
         if live := self._app.controller.running_jobs():
             many = len(live) > 1
@@ -183,7 +184,8 @@ class Service:
                 try:
                     server.listen(address_of(*address), identity)
                 except RuntimeError:
-                    # The service only holds the port, so another program can start to listen on it.
+                    # The service has only reserved the port, so another program can have started to listen on
+                    # the port.
                     option = "--grpc-port" if identity is None else "--grpc-tls-port"
                     raise ServiceStartFailed(
                         f"gRPC cannot listen on {address_of(*address)}: another program has started to "
@@ -192,7 +194,8 @@ class Service:
             else:
                 tls = _context_of_grpc(shown) if identity is not None else None
                 self._relays.append(Relay(listener, path, most, tls))
-        # Callers have their own Unix socket, so that they cannot exhaust the connections of programs.
+        # Connections from relays have their own Unix socket, so that they cannot exhaust the connections of
+        # programs.
         for place in (programs, *([str(path)] if self._relays else [])):
             with reachable(place) as short:
                 server.listen(f"unix:{short}")
@@ -290,8 +293,8 @@ class Service:
         cancel, cancelled = CancelRequested(CancelCause.USER, clock.now()), set[JobUid]()
         try:
             async with asyncio.timeout(self._bootstrap.settings.grace + STOP_JOBS):
-                # A create request that was in progress when the service began to stop may have added a job
-                # since.
+                # Load the unfinished jobs until none remains. A create request that was in progress when the
+                # service began to stop may have added a job.
                 while live := await self._bootstrap.store.ledger.load_live():
                     if fresh := [work.job for work in live if work.job.uid not in cancelled]:
                         print_line(f"Stopping {counted(len(fresh), 'job')} ...")

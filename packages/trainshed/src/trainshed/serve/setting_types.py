@@ -221,7 +221,7 @@ def _check_project(project: str) -> None:
 
 def parse_age(text: str) -> int:
     """Convert `12h`, `30d` or `4w` to nanoseconds. Raises ValueError for other texts."""
-    # The store cannot compare numbers with more digits.
+    # Allow at most four digits, because the store cannot compare longer ages.
     return _amount(text, _AGES, 4, "age such as 12h, 30d or 4w")
 
 

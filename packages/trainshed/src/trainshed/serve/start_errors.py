@@ -17,7 +17,7 @@ def start_errors(what: str) -> Generator[None]:
     try:
         yield
     except OSError as failure:
-        # `up` handles the error of a full disk.
+        # The OSError remains the cause of the new error, so that `up` detects a full disk.
         raise ServiceStartFailed(
             f"{what}: {failure}. Fix the cause, or choose another directory on a local file system with "
             "--data, or another --port or --host."

@@ -111,7 +111,7 @@ def command(
     if stop_with_parent:
         from trainshed.replica.system import kernel
 
-        # Even if the parent is killed, so that no forgotten service remains.
+        # Stop even if the parent is killed, so that no forgotten service remains.
         kernel.die_with_parent(signal.SIGTERM)
     if verbose and overrides.get("log_level") is None:
         overrides["log_level"] = "info"
@@ -141,7 +141,8 @@ def command(
 
     def announce(document: dict[str, Any]) -> None:
         if emulate:
-            # The parent process also deletes the directory, unless the parent is killed.
+            # Delete the emulator's temporary directory here too, because a parent that is killed does not
+            # delete it.
             atexit.register(shutil.rmtree, settings.data, ignore_errors=True)
         _print_addresses(settings, document)
         if ready_fd is not None:
@@ -156,7 +157,8 @@ def command(
             emulation = Emulation(plan, capture)
         _serve(settings, announce, emulation, stop_jobs=stop_jobs_on_exit)
     except Exception as failure:
-        # Any type of exception: a full disk causes errors of the store, the engine and the file system.
+        # Handle exceptions of any type, because a full disk causes errors of the store, the engine and the
+        # file system.
         if _is_disk_full(failure):
             raise click.ClickException(
                 f"The disk of the data directory {settings.data} is full, so the service cannot store "
@@ -217,8 +219,8 @@ def _serve(
     *,
     stop_jobs: bool,
 ) -> None:
-    # Modules and objects of the start are not garbage. Collections would delay the start. `Service` enables
-    # the collector when it is ready.
+    # Disable garbage collection, because it would delay the start: modules and objects of the start are not
+    # garbage. `Service` enables garbage collection when it is ready.
     gc.disable()
     last_sign = _last_written(settings.data)
     import uvloop

@@ -46,7 +46,7 @@ _WORD = re.compile(r"[\w.][\w./-]*")
 _MODULE = re.compile(r"\s-m\s+([A-Za-z_]\w*)")
 """Matches the top-level name of a module that a shell script runs."""
 _MAX_LISTED = 5
-"""Maximum number of files in an error."""
+"""Maximum number of files that an error lists."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ def upload(endpoint: Endpoint, packages: Sequence[Package]) -> None:
 
 
 def require_bucket(endpoint: Endpoint, place: dict[str, str]) -> None:
-    """Create the project's default bucket if it does not exist. Raises RequestError, Unreachable."""
+    """Create the default bucket of the project if the bucket does not exist. `place`: the project and the
+    region of the bucket. Raises RequestError, Unreachable."""
     storage = endpoint.storage_client()
     try:
         storage.get(f"/storage/v1/b/{endpoint.bucket}")
