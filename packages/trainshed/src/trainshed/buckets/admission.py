@@ -43,14 +43,14 @@ _MOUNTED = USE_OBJECTS
 
 
 class BucketAccess(Struct, frozen=True):
-    """The project of a bucket, and the bindings of its IAM policy."""
+    """The properties of a bucket that determine who may access it."""
 
     name: str
     #: The project of the bucket.
     project: str
     #: Whether programs of all projects may use the bucket.
     is_shared: bool = False
-    #: The bindings of its IAM policy.
+    #: The bindings of the bucket's IAM policy.
     bindings: Sequence[Mapping[str, Any]] = field(default_factory=tuple[Mapping[str, Any], ...])
 
 
@@ -244,7 +244,7 @@ def _of_bucket(method: str, target: Target) -> Iterator[tuple[str, str]]:
                 f"storage.buckets.{'setIam' if method == 'PUT' else 'getIam'}Policy",
             )
         case "iam/testPermissions":
-            return  # Every authenticated caller may test their own permissions.
+            return  # No permission is required to test one's own permissions.
         case "storageLayout" | "managedFolders":
             yield target.bucket, _LIST
         case _:

@@ -51,14 +51,15 @@ from trainshed.wire.trainshed_v1.access import Identity
 
 LISTENER = "trainshed.listener"
 CALLER = "trainshed.caller"
-"""Keys of the connection's state, which the application reads from the scope of each request."""
+"""Keys of a connection's state: its listener and its caller. The application reads the state from the scope
+of each request."""
 _MAX_PREAMBLE = 4096
 _RECHECK_INTERVAL: Final = 1.0
 """Seconds between two checks of a long request's permission."""
 
 
 class Listener(StrEnum):
-    """The listener of a request."""
+    """The kind of listening socket on which a request arrived."""
 
     #: The Unix socket of the API process, which identifies the caller in a header.
     GATEWAY = "gateway"
@@ -181,8 +182,8 @@ class Authenticator:
         unknown token or key, and Unavailable if the credentials cannot be checked now."""
         cause = "The key in this address is not known to this service."
         if authorization and authorization[:6].lower() == "basic ":
-            # Browsers add the console's credentials automatically. Storage requests must not use these
-            # credentials (confused deputy).
+            # Ignore HTTP Basic credentials. Browsers add the console's credentials automatically, and storage
+            # requests must not use them (confused deputy).
             authorization = None
         if key and (principal := self._holder(key)) is not None:
             return caller_of(principal)
@@ -249,7 +250,8 @@ class TokenFile:
         liveness: "Liveness | None" = None,
     ) -> None:
         """`jobs`: verifies the tokens of programs, which are not in the file. `liveness`: verifies ID tokens,
-        and checks that programs still run. Without it, tokens of programs are valid until they expire."""
+        and checks that programs still run. If `liveness` is None, tokens of programs are valid until they
+        expire."""
         self._path = path
         self._liveness = liveness
         self._jobs = jobs
@@ -289,7 +291,8 @@ class TokenFile:
             if self._liveness is not None and principal.program is not None:
                 await self._liveness.holder(authorization)
             return principal
-        # The header may contain an ID token of an external issuer, which only the API process can verify.
+        # Ask the API process, because the header may contain an ID token of an external issuer. Only the API
+        # process can verify such a token.
         holder = await self._liveness.holder(authorization)
         grants = (
             Grant("" if grant.project == "-" else grant.project, grant.role, grant.member)
@@ -299,7 +302,8 @@ class TokenFile:
 
 
 _ANSWER_TIMEOUT: Final = 10.0
-"""In seconds. A starting service accepts connections before it can respond."""
+"""Timeout in seconds for a response of the API process. It is long, because a starting service accepts
+connections before it can respond."""
 _MAX_ANSWER_BYTES: Final = 1 << 24
 _ENDED: Final = "The access token belongs to a program that has ended. Use a token of your own."
 _NO_ANSWER: Final = "The service is restarting and cannot verify this token. Try again soon."

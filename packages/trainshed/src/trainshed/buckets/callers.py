@@ -155,7 +155,7 @@ def read_preamble(line: bytes) -> Preamble:
     """Parse a line of `replica.protocol.preamble`. Raises UnreadableCaller if it does not identify a
     program."""
     try:
-        # Numbers may be strings, as in the APIs.
+        # `strict=False` accepts numbers in strings, as the APIs do.
         preamble = msgspec.json.decode(line, type=Preamble, strict=False)
     except (ValueError, RecursionError) as error:
         raise UnreadableCaller(str(error)) from None
@@ -208,7 +208,7 @@ async def exchange_refresh_token(
         return 400, {"error": "unsupported_grant_type"}
     token = form.get("refresh_token", [""])[0]
     if not token or not await is_known(token):
-        # Status 401, as for every other unknown token, so that brute-force attacks are slowed down.
+        # Return status 401, as for every other unknown token, so that brute-force attacks are slowed down.
         return 401, {
             "error": "invalid_grant",
             "error_description": "This token is not known to this service. `trainshed env` prints the "

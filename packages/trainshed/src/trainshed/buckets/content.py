@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from trainshed.buckets.errors import InvalidRequest, Unavailable
 
-# The library has no type stubs for this function, which is written in C.
+# Get this function, which is written in C, from the library's namespace: the library has no type stubs for
+# it.
 _crc32c = cast(Callable[[int, bytes], int], vars(google_crc32c)["extend"])
 
 BLOCK = 256 << 10
@@ -131,7 +132,8 @@ FILE_MODE = 0o666
 
 
 class Staged:
-    """A file that will become an object. Its owner commits it to a store or calls `discard`."""
+    """A file that will become an object. The code that requested the file either commits it to a store or
+    calls `discard`."""
 
     __slots__ = ("_known", "digest", "fd", "path")
 
@@ -152,8 +154,8 @@ class Staged:
         offset = 0
         if known is not None:
             self._known = known
-            # The copy may share blocks on disk. If the kernel cannot copy, the loop below continues at the
-            # same offset and raises real errors.
+            # Let the kernel copy first, because this copy may share blocks on disk. If the kernel cannot
+            # copy, the loop below continues at the same offset and raises real errors.
             with contextlib.suppress(OSError):
                 while count := os.copy_file_range(
                     source, self.fd, min(_SPAN, size - offset), offset

@@ -46,7 +46,8 @@ def list_page(
     for looked, (name, read) in enumerate(entries):
         if query.end_offset and name.encode() >= query.end_offset.encode():
             break
-        # Each call checks at least one name, so that a client always makes progress.
+        # End the page at the time limit, but check at least one name first, so that a client always makes
+        # progress.
         if glob is not None and looked and time.monotonic() >= until:
             return Page(objects, prefixes, encode_token(name.encode()))
         if glob is not None and not glob.is_all_of(name):
@@ -68,8 +69,8 @@ def list_page(
         if common is not None:
             prefixes.append(common)
             if skip_to is not None:
-                # An object whose name equals the prefix comes first. All other names below the prefix are
-                # skipped.
+                # Skip all further names with this common prefix, because the response contains each prefix
+                # only once.
                 skip_to(after_prefix(common))
     return Page(objects, prefixes, "")
 
@@ -114,7 +115,7 @@ class _Start(Struct, frozen=True):
 def _start_of(query: Query) -> _Start:
     if not query.page_token:
         return _Start(query.start_offset.encode())
-    # Object names contain no line feed.
+    # A token is a name, or a name, a line feed and a generation. Object names contain no line feed.
     name, _, generation = decode_token(query.page_token).partition(b"\n")
     return _Start(
         name, read_digits(generation.decode(), "pageToken") if generation.isdigit() else 0
@@ -130,7 +131,8 @@ def common_prefix(name: str, query: Query) -> str | None:
 
 
 def after_prefix(prefix: str) -> bytes:
-    """Return the first bytes after all names with a prefix. UTF-8 never contains 0xff, the highest byte."""
+    """Return the first bytes after all names with a prefix: the prefix with its last byte increased by one.
+    This is always possible, because UTF-8 never contains 0xff, the highest byte."""
     encoded = prefix.encode()
     return encoded[:-1] + bytes([encoded[-1] + 1])
 

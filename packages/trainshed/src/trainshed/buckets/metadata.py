@@ -34,7 +34,8 @@ Query = Mapping[str, list[str]]
 
 
 class _Computed(Struct, frozen=True):
-    """A value that is computed for each request to its own path. Listings of its directory omit it."""
+    """A value that the service computes for each request to the value's own path. Listings of the directory
+    that contains the path omit the value."""
 
     answer: Callable[[Query], Response]
 
@@ -72,13 +73,14 @@ class Metadata:
                 405, f"{request.method} is not supported: metadata can only be read."
             )
         if not names:
-            # Clients send this request, possibly without the header, to detect Google's machines.
+            # Do not require the header `Metadata-Flavor` here: clients may send this request without it, to
+            # detect Google's machines.
             return _text_answer(f"{_TOP}/\n")
         if request.headers.get("metadata-flavor") != "Google":
             return _error_answer(403, "Missing Metadata-Flavor:Google header.")
         if "x-forwarded-for" in request.headers:
-            # The header marks a proxied request: an attacker may use the program as a proxy (SSRF, confused
-            # deputy).
+            # Reject the request, because this header marks a proxied request. An attacker may be using the
+            # program as a proxy (SSRF, confused deputy).
             return _error_answer(
                 403, "Forwarded requests are not answered. Send it without X-Forwarded-For."
             )
@@ -110,7 +112,8 @@ class Metadata:
         if before.status != 200 or (tag and tag != _etag(before)) or caller.program is None:
             return before
         if not tag and self._notices.of(caller.program):
-            # The client's request arrived after the change, and no further change will come.
+            # The change occurred before the client's request, and no further change will come. Respond at
+            # once, because the client would wait in vain.
             return before
         if _etag(before) is None:
             return _error_answer(400, "wait_for_change is not supported for tokens. Leave it out.")
@@ -177,7 +180,7 @@ class Metadata:
         if address is None:
             instance["network-interfaces"] = []
         if not machine.region:
-            # Without a known region, omit both: clients derive the region from the zone.
+            # If the region is unknown, omit region and zone, because clients derive the region from the zone.
             del instance["region"], instance["zone"]
         return tree
 
@@ -327,6 +330,6 @@ def _error_answer(status: int, why: str) -> Response:
 
 
 def _answer(status: int, text: str, kind: str) -> Response:
-    # Clients recognize a metadata server by this header.
+    # Add the header by which clients recognize a metadata server.
     more = ((b"metadata-flavor", b"Google"), (b"cache-control", b"no-store"))
     return sized_response(text.encode(), kind.encode(), status, more)

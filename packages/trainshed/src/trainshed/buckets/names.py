@@ -123,7 +123,7 @@ class Target(Struct, frozen=True):
     action: str | None = None
     #: Whether the path refers to the collection of the bucket's objects: `.../b/B/o`.
     is_objects: bool = False
-    #: The destination of a copy or move; "" otherwise.
+    #: The destination bucket of a copy or move; "" for other requests. `to_object`: the destination object.
     to_bucket: str = ""
     to_object: str = ""
 
@@ -132,8 +132,8 @@ class _Kind(Struct, frozen=True):
     endpoint: Endpoint
     action: str | None = None
     is_objects: bool = False
-    #: Number of segments before the action. The action is the unchanged rest of the path. None = the route
-    #: determines the action.
+    #: Number of path segments before the action. The action is then the rest of the path, unchanged. None =
+    #: the route determines the action.
     action_at: int | None = None
 
 
@@ -179,7 +179,8 @@ _ROUTER: Final = Router((ANY, Template.parse(path), kind) for path, kind in _rou
 def parse_target(raw_path: bytes) -> Target:
     """Parse an encoded request path. Returns `Endpoint.UNKNOWN` for a path that is not part of the API."""
     path = raw_path.decode("latin-1").lstrip("/")
-    # Google's library for Node.js omits the API prefix. No bucket has the name of this segment.
+    # Add the API prefix, which Google's library for Node.js omits. Such a path cannot refer to a bucket,
+    # because no bucket has the name `b`.
     if path.partition("/")[0] == "b":
         path = f"{_API[1:]}/{path}"
     matched = _ROUTER.match("", "/" + path)
@@ -196,7 +197,8 @@ def parse_target(raw_path: bytes) -> Target:
         names.get("bucket", "") if kind.action == "moveTo" else names.get("to_bucket", ""),
         names.get("to_object", ""),
     )
-    # If the object's name is empty, for example from an unset variable, the URL must not refer to the bucket.
+    # Reject the path if the object's name is empty, for example from an unset variable. Otherwise the request
+    # would apply to the bucket.
     is_xml = kind.endpoint is Endpoint.XML
     if not target.bucket if is_xml else names.get("object") == "":
         return Target(Endpoint.UNKNOWN)
@@ -204,6 +206,7 @@ def parse_target(raw_path: bytes) -> Target:
 
 
 def with_copy_source(target: Target, source: str) -> Target:
-    """Return the target of an XML API PUT request that copies the object `BUCKET/OBJECT` in a header."""
+    """Return the target of an XML API PUT request that copies an object. `source`: `BUCKET/OBJECT`, from the
+    request's header."""
     bucket, _, name = unquote(source.lstrip("/")).partition("/")
     return Target(Endpoint.XML, bucket, name, None, False, target.bucket, target.object)

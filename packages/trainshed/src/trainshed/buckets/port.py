@@ -100,7 +100,8 @@ EDITABLE: Final = (*HEADERS, "storageClass", "customTime")
 """The text properties of an object that a client may set."""
 LAST_NS: Final = 2**63 - 1
 """The last possible creation time of an object (ns since the epoch), in the year 2262."""
-# Validated when a record is decoded, because a program may write a record to the attributes of its file.
+# These types validate values when a record is decoded, because a program may write a record to the attributes
+# of its file.
 _Number = Annotated[int, Meta(ge=0, le=LAST_NS)]
 _Base64 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9+/=]*\Z")]
 _Property = Annotated[str, Meta(pattern=rf"\A(?:{'|'.join(EDITABLE)})\Z")]
@@ -141,7 +142,7 @@ class ObjectRef(Struct, frozen=True):
 
     bucket: str
     name: str
-    #: None = the live generation.
+    #: The generation to which the request refers; None = the live generation.
     generation: int | None = None
     conditions: Conditions = ALWAYS
 
@@ -151,9 +152,9 @@ class Draft(Struct, frozen=True):
 
     fields: Mapping[str, str] = {}
     metadata: Mapping[str, str] = {}
-    #: Checksums to verify.
+    #: The checksums that the content must have.
     expected: Checksums = UNKNOWN
-    #: The holds to set.
+    #: The holds of the new object, by the API's property names.
     holds: tuple[str, ...] = ()
 
 

@@ -68,9 +68,9 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         server.should_exit = True
 
-    # Install the handler before the first connection, so that a signal during startup has an effect. After it
-    # has stopped, the server raises the signal again. This handler then replaces the default action, and the
-    # process exits with status 0.
+    # Install the handler before the first connection, so that a signal during startup has an effect. After
+    # the server has stopped, it raises the received signal again. This handler then replaces the default
+    # action, and the process exits with status 0.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     for name, kind in (("gateway", Listener.GATEWAY), ("replicas", Listener.REPLICA)):

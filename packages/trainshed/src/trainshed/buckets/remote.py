@@ -94,7 +94,7 @@ class RemoteBucket:
         try:
             version = self._find(check_name(ref.name))
         except InvalidRequest:
-            # An object with an invalid name does not exist. gcloud requests `dir/` before it lists the
+            # Treat an object with an invalid name as absent. gcloud requests `dir/` before it lists the
             # objects below `dir/`.
             version = None
         if version is None:
@@ -141,8 +141,9 @@ class RemoteBucket:
             return max((written_ns(meta) for meta in below), default=0)
 
     def _check(self, ref: ObjectRef) -> Version | None:
-        """Return the current object if it exists. Raise unless it meets the conditions. Without conditions,
-        return None and send no request."""
+        """Return the current version of an object, or None if the object does not exist. Raise unless the
+        conditions are met. If the request has no conditions, return None without a request to the remote
+        store."""
         check_name(ref.name)
         if ref.conditions == ALWAYS:
             return None
@@ -228,7 +229,8 @@ def _entries(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta
         level.update((meta["path"], meta) for meta in objects)
         entries = sorted(level.items(), key=lambda entry: entry[0].encode())
     else:
-        # The remote store lists names after the offset. The first name of the page must be included.
+        # The remote store lists only names after the offset. Choose an offset before the first name of the
+        # page, so that this name is included.
         before = floor.decode("utf-8", "ignore")[:-1].rstrip("/")
         offset = before if before and before.isprintable() and "//" not in before else None
         entries = ((meta["path"], meta) for meta in list_all(store, directory, offset))

@@ -81,7 +81,7 @@ def list_all(
     store: ObjectStore, directory: str | None, offset: str | None = None
 ) -> Iterator[ObjectMeta]:
     """Yield all objects below a directory after `offset`, by name. Pages are requested as needed."""
-    # The library's type stubs import packages that are not installed.
+    # Ignore the library's types, because its type stubs import packages that are not installed.
     lists = cast("Any", obstore).list(store, directory, offset=offset, chunk_size=_CHUNK)
     for block in lists:
         yield from cast("list[ObjectMeta]", block)
@@ -96,8 +96,7 @@ def list_level(store: ObjectStore, directory: str | None) -> tuple[list[ObjectMe
 def _s3(table: BucketTable) -> Any:
     config: dict[str, Any] = {"region": table.region or _DEFAULT_REGION}
     if table.endpoint:
-        # The bucket's name is part of the path, because self-hosted servers rarely have a host name per
-        # bucket.
+        # Put the bucket's name into the path, because self-hosted servers rarely have a host name per bucket.
         config |= {"endpoint": table.endpoint, "virtual_hosted_style_request": False}
     variables = {
         "access_key_id": table.access_key_env,
@@ -138,5 +137,6 @@ def translate_errors(table: BucketTable, name: str | None = None) -> Generator[N
 
 
 def _note(table: BucketTable, error: Exception) -> None:
-    # The first line describes request and response. The other lines are internals of the library.
+    # Log only the first line, which describes request and response. The other lines are internals of the
+    # library.
     _log.warning("bucket %s: %s", table.name, str(error).partition("\n")[0][:300])

@@ -21,7 +21,8 @@ _HOLD, _CLASS, _IAM = "defaultEventBasedHold", "storageClass", "iamConfiguration
 _PUBLIC: Final = "publicAccessPrevention"
 _STORED: Final = (_LABELS, _VERSIONING, _HOLD, _CLASS, _IAM)
 _ALWAYS: Final = frozenset([_PUBLIC, "uniformBucketLevelAccess", "bucketPolicyOnly"])
-"""Accepted parts of `iamConfiguration`. Access is always uniform, so the last two change nothing."""
+"""Accepted parts of `iamConfiguration`. `uniformBucketLevelAccess` and `bucketPolicyOnly` change nothing,
+because access is always uniform."""
 _NEUTRAL: Final = (None, False, 0, "", "0", "DEFAULT", "Disabled", "NotRestricted")
 HEADERS: Final = {
     "contentType": "Content-Type",
@@ -47,7 +48,8 @@ _ACLS: Final = (
 _CLOSED_ACLS: Final = frozenset(
     ["", "private", "projectprivate", "bucketownerread", "bucketownerfullcontrol"]
 )
-"""Lists that grant no additional rights. Members of the bucket's project already have these rights."""
+"""Predefined access control lists that grant no additional rights, because members of the bucket's project
+already have these rights."""
 _UNSUPPORTED_HEADERS: Final = (
     "x-goog-encryption-",
     *("x-goog-copy-source-encryption-", "x-goog-copy-source-if-"),
@@ -150,7 +152,7 @@ def public_settings(settings: Mapping[str, Any]) -> Settings:
         **settings,
         _CLASS: storage_class(settings),
         _IAM: {"uniformBucketLevelAccess": {"enabled": True}, _PUBLIC: prevention},
-        # Deleted objects are not kept. The public API's default keeps them for a week.
+        # Report that deleted objects are not kept. By default, the public API keeps them for a week.
         "softDeletePolicy": {"retentionDurationSeconds": "0"},
     }
 
@@ -190,7 +192,8 @@ def check_request(headers: Mapping[str, str], query: Mapping[str, str]) -> None:
 
 
 def reject_unsupported(unsupported: list[str], what: str) -> None:
-    """Raise NotSupported with these names, unless the list is empty."""
+    """Raise NotSupported with the names in `unsupported`, unless this list is empty. `what`: the thing that
+    contains these names, for the message."""
     if unsupported:
         raise NotSupported(
             f"Not supported by this service: {', '.join(sorted(unsupported))} of the {what}. Nothing was "

@@ -80,7 +80,7 @@ class SplitFiles(Protocol):
 
 
 class ExportFiles(SplitFiles, Protocol):
-    """Writes the files of exports."""
+    """Writes the files of a dataset's export: splits, or copies of existing objects."""
 
     async def copy(self, copy: DirectoryCopy, account: Account) -> None:
         """Copy all objects of a directory. Raises DataRefused, DataUnwritten."""

@@ -72,7 +72,7 @@ class Storage:
             )
             yield answer.body
             if answer.status == 200:
-                return  # The response was decompressed on the way, and contains the whole object.
+                return  # Complete: the content was decompressed on the way.
             at += len(answer.body)
 
     def write(self, uri: str, content: bytes, content_type: str) -> None:
@@ -161,7 +161,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _require(answer: _Answer, uri: str) -> _Answer:
-    """Return the response. Raises DataRefused if it is an error."""
+    """Return a successful response. For all others, raise DataRefused. `uri`: the object in its message."""
     if answer.status < 300:
         return answer
     raise DataRefused(f"{uri}: {answer.message}")

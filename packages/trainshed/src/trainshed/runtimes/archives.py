@@ -37,7 +37,7 @@ _ZIPS = (".zip", ".whl")
 _BROKEN = (
     *(OSError, EOFError, ValueError, KeyError, struct.error, zlib.error, lzma.LZMAError),
     *(tarfile.TarError, zipfile.BadZipFile),
-    # An archive raises this for an unknown compression method, or for a password.
+    # The archive modules raise this for an unknown compression method, or if the archive has a password.
     RuntimeError,
 )
 _CODECS = ("utf-8", "ascii", "latin-1", "cp437")
@@ -129,7 +129,8 @@ def _is_plain(build: object) -> bool:
 def _zip_project(path: Path, most: int) -> bytes | None:
     """Return the text of the project's pyproject.toml, or an empty text if it has none. Raises
     ArchiveRejected."""
-    # Opening the archive reads the list of its members into memory, which is limited.
+    # Opening the archive reads the whole list of its members. The memory of this process is limited, so even
+    # a huge list is harmless.
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         _check_members(path, len(members))
@@ -143,7 +144,8 @@ def _zip_project(path: Path, most: int) -> bytes | None:
 
 
 def _wheel_metadata(path: Path) -> str:
-    """Return a wheel's metadata. It is empty if unreadable: installers report better errors."""
+    """Return a wheel's metadata, or "" if the metadata are unreadable. This is no error here, because
+    installers report better errors."""
     with suppress(*_BROKEN), zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             if _WHEEL_METADATA.fullmatch(name):
@@ -158,7 +160,7 @@ def _tar_project(path: Path, most: int) -> bytes | None:
     text, unpacked, count = b"", 0, 0
     with path.open("rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
         while (member := archive.next()) is not None:
-            # Without this, the archive object would keep all members in memory.
+            # Empty this list. Otherwise the archive object would keep all members in memory.
             cast("Any", archive).members = []
             count, unpacked = count + 1, unpacked + member.size
             _check_members(path, count)

@@ -125,11 +125,12 @@ def limit_size(cache: Path, installer: Installer, most: Bytes, now: Nanos) -> li
     if left <= most:
         return gone
     cleaner = CacheCleaner(cache, installer, now=now, older_than=0)
-    # Remove layers first, because an environment is used together with its layers.
+    # The sort is stable, so layers remain before the environments below them. Both are used together, and
+    # often have the same time of last use.
     by_use = sorted(cleaner.old_entries(), key=lambda piece: piece.used)
     for piece in (*cleaner.downloads(), *by_use):
-        # The removal fails, for example, if the entry belongs to another user. `trainshed runtimes gc`
-        # reports this.
+        # Skip an entry that cannot be removed, for example because it belongs to another user. `trainshed
+        # runtimes gc` reports the error.
         with suppress(OSError):
             if not piece.why and piece.remove():
                 gone.append(piece)
@@ -143,7 +144,7 @@ def limit_size(cache: Path, installer: Installer, most: Bytes, now: Nanos) -> li
 def _unlink(path: Path, root: Path) -> bool:
     path.unlink(missing_ok=True)
     if path.parent != root:
-        # This fails if the directory contains the same content under another name.
+        # Keep the directory if it also contains the same content under another name. `rmdir` then fails.
         with suppress(OSError):
             path.parent.rmdir()
     return True

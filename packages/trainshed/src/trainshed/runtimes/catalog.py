@@ -155,7 +155,8 @@ def newest(
             ),
         )
         candidates = _candidates(releases, ordered)
-    # For each Python, releases are in the order of the sheet (newest first).
+    # Candidates are in the order of the Pythons (best first). For each Python, they are in the order of the
+    # sheet (newest release first).
     return candidates[0] if candidates else None
 
 
@@ -302,7 +303,7 @@ class LocalCatalog:
         old = is_python2(runtime_version, python_version)
         python = parse_minor(python_version) or (3, 0)
         sheets = [sheet for sheet in FAMILIES if sheet.runtime_versions]
-        # If no Python is suitable for these families, use the default one.
+        # Try the default family last, for the case that no Python here is suitable for these families.
         for sheet in (*sheets, FAMILIES[0]):
             candidate = nearest(sheet, self._pythons, runtime_version, python, for_gpu=False)
             if candidate:

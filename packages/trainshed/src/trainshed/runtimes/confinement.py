@@ -21,7 +21,7 @@ from trainshed.runtimes.keeper import main
 main()
 """
 _SECRETS = ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX", "NETRC")
-"""Prefixes of variables that may contain a password of a package index, or lead to one."""
+"""Prefixes of variables that may contain a password of a package index, or the path of a password file."""
 _HOMES = "XDG_"
 """Prefix of variables that contain directories of the operator."""
 
@@ -51,7 +51,8 @@ class InstallationTerms(Struct, frozen=True):
     covered: tuple[str, ...] = ()
     #: Paths that the operator makes readable for every run, even inside hidden directories.
     visible: tuple[str, ...] = ()
-    #: Limits of memory, number of processes, disk and wall-clock time; None = unlimited.
+    #: The limits in this field and the next three: memory, number of processes, disk, wall-clock time; None =
+    #: unlimited.
     memory_bytes: int | None = None
     processes: int | None = None
     disk_bytes: int | None = None
@@ -129,15 +130,16 @@ class Confinement(Struct, frozen=True):
         keeper ends the command, it reports the reason on the socket (`read_verdict`). When the service closes
         its own socket of the pair, the keeper ends everything."""
         texts = (msgspec.json.encode(value).decode() for value in (sys.path, self))
-        # Import nothing earlier, neither from a user's own packages nor from the working directory.
+        # With -I and -S, Python imports nothing from a user's own packages or the working directory before
+        # `_START` runs.
         return [sys.executable, "-I", "-S", "-c", _START, *texts, str(line), *command]
 
     def environ(self, environ: dict[str, str], *, offline: bool) -> dict[str, str]:
         """Return the installer's variables inside the confinement. A run without a package index gets no
         passwords of indexes."""
         if self.cache:
-            # Users' scripts do not run here, only the installer, so it may use its settings and the shared
-            # cache.
+            # Only the installer runs here and no users' scripts, so the installer may use its own settings
+            # and the shared cache.
             return environ | {"TMPDIR": f"{self.workspace}/tmp"}
         kept = without_secrets(environ) if offline else environ
         kept = {name: value for name, value in kept.items() if not name.startswith(_HOMES)}
@@ -154,7 +156,7 @@ def read_verdict(line: socket.socket) -> str | None:
         while chunk := line.recv(4096):
             data += chunk
     except OSError:
-        # The keeper was killed, and another process still has the keeper's socket open.
+        # Return no reason: the keeper was killed, and another process still has the keeper's socket open.
         return None
     return data.decode(errors="replace") or None
 

@@ -92,8 +92,8 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
     only_x86: bool = False
     #: Missing packages, in addition to those of the family.
     left_out: tuple[LeftOut, ...] = ()
-    #: Flags of the installer for its first attempt, if the machine configures no package index. The index
-    #: determines the available builds of a pinned version, and their requirements.
+    #: Flags of the installer for its first attempt, such as `--torch-backend cpu`. If this attempt fails, the
+    #: installer runs again without the flags. They are not used if the machine configures a package index.
     first: tuple[str, ...] = ()
     #: Whether this is a build for NVIDIA GPUs. It is used for GPU images on machines with a GPU.
     for_gpu: bool = False
@@ -132,8 +132,8 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
     left_out: tuple[LeftOut, ...] = ()
     #: Name of the framework in the names of prebuilt images (`core.catalog.images`); None = no such images.
     framework: str | None = None
-    #: Whether to prefer the usual Python over the Python of the image, because builds for other Pythons are
-    #: rare.
+    #: Whether to prefer the usual Python (`Interpreters.usual`) over the Python of the image, because the
+    #: framework's builds for other Pythons are rare.
     usual_python: bool = False
     #: Whether the family's versions are `ml` v1 runtime versions.
     runtime_versions: bool = False

@@ -36,8 +36,8 @@ def index_environment(
         variables["UV_DEFAULT_INDEX"] = index.strip()
     if extra := options.get("extra-index-url", "").split():
         variables["UV_INDEX"] = " ".join(extra)
-        # pip chooses the best version of all indexes. By default, uv stops at the first index with the
-        # package.
+        # Make uv choose the best version of all indexes, as pip does. By default, uv stops at the first index
+        # that has the package.
         variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     if links := options.get("find-links", "").split():
         variables["UV_FIND_LINKS"] = ",".join(links)
@@ -92,7 +92,7 @@ def _from_files(files: Iterable[Path]) -> dict[str, str]:
         try:
             parser.read_string(path.read_text())
         except (OSError, UnicodeDecodeError, configparser.Error):
-            # Usually the file does not exist. If it is unreadable, pip reports this itself.
+            # Skip this file. Usually it does not exist. If it is unreadable, pip reports this itself.
             continue
         for section, settings in options.items():
             if parser.has_section(section):

@@ -54,7 +54,8 @@ class Execution(Struct, frozen=True):
     line: int | None
     #: Function that ends the run without waiting.
     end: Callable[[], None]
-    #: Function that reads from the keeper the reason why the run was ended. Call it once, after the end.
+    #: Function that reads from the keeper the reason why the run was ended. Call it once, after the run has
+    #: exited.
     verdict: Callable[[], str | None]
     #: Number of seconds before the run is killed; None = the caller decides.
     seconds: float | None
@@ -67,9 +68,10 @@ def running(
     """Start a run and yield it. When the context exits, wait for the end of the run. Raises OSError."""
     if apart is None:
         overseen = ["/bin/sh", "-c", OVERSEEN, "install", *command]
-        # Only this process has the write end of the input's pipe, so the input ends with this process.
+        # Only this process has the write end of the run's input pipe. The input therefore ends if this
+        # process dies, and the shell `OVERSEEN` then kills the run.
         with (
-            # uv leaves its locks in this directory.
+            # Use a new directory for each run, because uv leaves lock files in its temporary directory.
             tempfile.TemporaryDirectory(prefix=".tmp-", dir=cwd) as own,
             _popen(overseen, {**environ, "TMPDIR": own}, cwd, stdin=subprocess.PIPE) as process,
         ):
@@ -238,7 +240,7 @@ class Installer:
         # uv must use the given interpreter. It must neither download one nor follow the caller's environment.
         self._environ.update(UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1")
         self._environ.pop("UV_PYTHON", None)
-        # uv has no variable for this flag.
+        # Pass this setting as a flag, because uv has no variable for it.
         self._flags = ("--no-index",) if self._environ.pop("UV_NO_INDEX", "") else ()
         #: Whether uv's or pip's settings on this machine contain a source of packages.
         self.has_indexes = configures_indexes(environ)
@@ -296,14 +298,15 @@ class Installer:
           which no other program writes.
         """
         command = [self._find(), "pip", "install", "--python", str(python), "--target", str(target)]
-        # If an operator configured the cache, it has other users as well. Hard links would make its files
-        # read-only.
+        # If an operator configured the cache, copy its files: the cache has other users as well, and hard
+        # links would make its files read-only.
         mode = "hardlink" if linked and self._owns_cache else "copy"
         command += [*self._flags, "--link-mode", mode, *what]
         if self._owns_cache:
             # Close the cache to other users, because write access to uv's lock files must be limited.
             self.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # This fails if the cache belongs to another user.
+            # Ignore the error if the cache belongs to another user, because only its owner can change its
+            # mode.
             with suppress(PermissionError):
                 self.cache.chmod(0o700)
         doing = "finding out which packages are needed"

@@ -129,7 +129,7 @@ class Keeper:
             finally:
                 os._exit(1)
 
-    # --- while it runs ---
+    # --- while the installation runs ---
 
     def _reap(self, children: int) -> None:
         os.read(children, 4096)
@@ -207,7 +207,7 @@ class Keeper:
         rest = (time.monotonic() - begin) * _PAUSE_FACTOR
         self._loop.after(max(rest, 0.0 if self._extents else _CHECK_INTERVAL), self._measure_files)
 
-    # --- its end ---
+    # --- the end of the installation ---
 
     def _end(self, limit: str, what: str) -> None:
         if not self._verdict:
@@ -257,7 +257,7 @@ class Keeper:
         try:
             self._line.sendall(self._verdict.encode(errors="replace"))
         except OSError:
-            return  # The service has exited.
+            return  # The service has exited, so no process reads the reason.
 
 
 def main() -> None:
@@ -306,14 +306,15 @@ def become(
         kernel.make_read_only("/", below=True, kept=kept)
         levels.drop(level, seen.owner, in_image=False)
     kernel.forbid_new_privileges()
-    # The keeper handles bind calls like a shim, if the kernel supports this.
+    # Let the keeper handle the installation's bind calls, as a shim does for programs. If the kernel does not
+    # support this, start without it.
     with suppress(OSError):
         socket_calls.send_handle(keeper, call_filter.install(connect=False))
     if level != protocol.LEVEL_SESSION:
         kernel.limit_program_capabilities(())
         kernel.set_capabilities(())
     _limit(confinement, count)
-    # Call this after the change of user, which resets the setting.
+    # Call this after the change of user, because that change resets the setting.
     kernel.become_helper(parent)
     os.chdir(place)
     more = confinement.when_plain if archives.are_buildable(confinement.archives) else ()
@@ -378,7 +379,7 @@ def _processes_of_user() -> int:
     installation, unless the installation has its own user namespace."""
     count = 0
     for process in processes.parents():
-        with suppress(OSError):  # The process may have exited.
+        with suppress(OSError):  # Skip a process that has exited.
             if os.stat(f"/proc/{process}").st_uid == os.geteuid():  # noqa: PTH116 -- as all of /proc here
                 count += len(os.listdir(f"/proc/{process}/task"))  # noqa: PTH208 -- likewise
     return count

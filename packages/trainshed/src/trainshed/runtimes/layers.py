@@ -179,8 +179,8 @@ class Layers:
         packages: Sequence[Package],
         terms: InstallationTerms,
     ) -> Confinement:
-        """Return the confinement of the steps. Only steps without users' scripts may write to uv's cache,
-        which all jobs share."""
+        """Return the confinement for the steps of an installation. Only steps without users' scripts may
+        write to uv's cache, which all jobs share."""
         return Confinement(
             workspace=str(prefix.root / _WORKSPACE),
             writable=(str(prefix.site),),
@@ -332,8 +332,9 @@ class Installation(Struct, frozen=True):
         """Build packages from source and install again, if the installation from wheels does not have the
         newest versions. If the build fails, the installed versions remain.
 
-        Without this, the versions may be very old or pre-releases: if the newest version of a requirement
-        depends on a package without a wheel, the installer chooses another version that does not.
+        Without this method, the versions may be very old or pre-releases. If the newest version of a
+        requirement depends on a package without a wheel, the installer chooses a version of the requirement
+        without this dependency.
         """
         others = self._other_versions(wheels)
         if not others:

@@ -74,7 +74,7 @@ class Narration:
         self._tell = tell
         #: The installer's activity, which a progress line shows before the installer's first line.
         self._doing = doing
-        #: Whether to hide its output.
+        #: Whether to hide the installer's output.
         self._quiet = quiet
         self._changed: list[str] = []
         self._last = ""

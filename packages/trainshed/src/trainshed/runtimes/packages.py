@@ -120,10 +120,10 @@ class Packages:
         return hashed.hexdigest(), draft
 
     def _place(self, uri: str, digest: str) -> Path:
-        # The package keeps the file name of its URI. Installers identify a wheel by its name, and a source
-        # distribution by its setup script. If the name of a source distribution had the usual form, they
-        # would trust it. But people pack these files by hand, and the Vertex SDK puts a timestamp in front of
-        # the name.
+        # A wheel keeps the file name of its URI, because installers identify a wheel by its name. A source
+        # distribution gets the name `package`, so that installers read its setup script. They would trust a
+        # name of the usual form, but people pack these files by hand, and the Vertex SDK puts a timestamp in
+        # front of the name.
         name = _NOT_IN_A_FILE_NAME.sub("_", PurePosixPath(uri).name) or "package"
         if source := _SOURCE.search(name):
             name = f"package{source[0]}"

@@ -110,7 +110,7 @@ def move_scripts(prefix: Prefix) -> None:
         target = prefix.scripts / script.name
         content = read_small(script)
         if content is None:
-            # The file is a program and not a script, so it needs no change.
+            # A large file is a program and not a script. Move it unchanged.
             script.rename(target)
             continue
         first, newline, rest = content.partition(b"\n")
@@ -146,7 +146,8 @@ def _skeleton(root: Path, interpreter: Interpreter) -> Prefix:
     for entry in os.scandir(interpreter.stdlib):
         if entry.name not in _NOT_LINKED:
             (prefix.library / entry.name).symlink_to(entry.path)
-    # Relocatable builds of Python search for libpython next to `bin`. Distributions with lib64 search there.
+    # Link libpython into `lib`, because relocatable builds of Python search for it next to `bin`.
+    # Distributions with lib64 search in lib64 instead, so also create a link with that name.
     beside = Path(interpreter.library_directory)
     if beside.is_relative_to(interpreter.prefix):
         for shared in beside.glob("libpython*"):

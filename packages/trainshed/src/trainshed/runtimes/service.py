@@ -128,7 +128,7 @@ class LocalRuntimes:
         try:
             base = self._environments.resolve(choice, self._interpreters)
         except BuildFailed:
-            # `prepare` will report the error.
+            # Return None: `prepare` will report the error.
             return None
         if not self._environments.has(base):
             return None
@@ -177,14 +177,14 @@ class LocalRuntimes:
             command = await self._built_gsutil(choice, None, progress)
             return self._prepared_runtime(base, None, command)
         # Fetch the packages while the base is being built. If the fetch fails, this caller does not wait for
-        # the base.
+        # the base, so a later error of the build is ignored.
         building.add_done_callback(consume_exception)
         fetching = asyncio.to_thread(self._packages.fetch, packages, progress)
         try:
             _, fetched = await asyncio.gather(building, fetching)
         finally:
             building.cancel()
-        # The base may have been removed from a full cache since its build.
+        # Build the base again if it was removed from a full cache in the meantime.
         await self._build(base, progress)
         prefix = base.prefix
         self._environments.record_use(prefix)

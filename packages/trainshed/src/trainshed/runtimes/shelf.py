@@ -88,7 +88,8 @@ class Shelf:
     def record_use(self, key: str) -> None:
         """Record that the directory is used now. Makes one or two file-system calls."""
         built = self.path(key) / _BUILT
-        # Another user's cache may be read-only. Its owner detects uses by the locks.
+        # Ignore errors, because another user's cache may be read-only. The cache's owner detects uses by the
+        # locks instead.
         with suppress(OSError):
             stat = built.stat()
             now = time.time_ns()
@@ -211,8 +212,8 @@ class Shelf:
         lock, so no builder is alive."""
         for place in (_DRAFTS, _MARKS):
             (self._root / place).mkdir(parents=True, exist_ok=True)
-        # Users' setup scripts may create files in drafts with any permission bits. Other users of the machine
-        # must not run these files.
+        # Close the directory of drafts to other users. Users' setup scripts may create files in drafts with
+        # any permission bits, and other users of the machine must not run these files.
         with suppress(PermissionError):
             (self._root / _DRAFTS).chmod(0o700)
         for left in (self._root / _DRAFTS).glob(f"{key}.*"):

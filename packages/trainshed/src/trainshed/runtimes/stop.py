@@ -63,7 +63,8 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process that leads a process group, together with its group."""
     # Kill the process only before it is reaped. After that, its ID could belong to another process.
     if process.returncode is None:
-        # Some processes of a rootless image tool belong to other users, and cannot be killed.
+        # Ignore processes that cannot be killed: some processes of a rootless image tool belong to other
+        # users.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
 

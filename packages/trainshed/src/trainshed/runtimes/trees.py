@@ -17,8 +17,8 @@ _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def is_file(path: Path) -> bool:
-    """Whether the path is a regular file. A link is not one, nor is a special file that blocks its reader."""
-    # The methods of Path raise an exception for invalid names.
+    """Whether the path is a regular file. Links and special files, which may block a reader, do not count."""
+    # Use os.path, because the methods of Path raise an exception for invalid names.
     return os.path.isfile(path) and not path.is_symlink()  # noqa: PTH113
 
 
@@ -43,7 +43,8 @@ def remove_tree(root: Path) -> None:
                     path.chmod(0o755)
         shutil.rmtree(root)
     except (OSError, RecursionError):
-        # A package's setup script may have nested directories deeper than the maximum length of a path.
+        # `shutil.rmtree` fails if a package's setup script has nested directories deeper than the maximum
+        # length of a path. `trees.delete` can remove such directories.
         trees.delete(str(root))
         if root.exists():
             raise
@@ -79,7 +80,7 @@ def let_write(root: Path) -> Generator[None]:
 
 
 def _change(root: Path, wanted: Callable[[int], int], left: str | None = None) -> None:
-    """Change the modes of everything below `root`, except for the directory `left` in it."""
+    """Change the modes of everything below `root`, except for the directory `root/left`."""
     for directory, names, files in os.walk(root):
         if left in names and Path(directory) == root:
             names.remove(left)

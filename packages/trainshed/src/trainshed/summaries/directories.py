@@ -65,7 +65,7 @@ class LocalDirectory:
         try:
             handle = self._open_directory(self._below)
         except OSError:
-            return  # The directory does not exist yet.
+            return  # No files: the directory does not exist yet.
         try:
             yield from _Walk().directory(handle, "", 0)
         finally:
@@ -137,7 +137,7 @@ class _Walk:
             try:
                 inner = os.open(name, _DIRECTORY, dir_fd=handle)
             except OSError:
-                continue  # The entry was deleted or is a link.
+                continue  # Skip the entry: it was deleted or is a link.
             try:
                 yield from self.directory(inner, f"{path}{name}/", depth + 1)
             finally:

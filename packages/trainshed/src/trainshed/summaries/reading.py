@@ -53,7 +53,7 @@ def read_records(file: BinaryIO, start: int, *, longest: int) -> Iterator[tuple[
     while at + _HEADER.size + _FOOTER.size <= size:
         head = file.read(_HEADER.size)
         if len(head) < _HEADER.size:
-            return  # A program shortened the file in the meantime.
+            return  # Stop: a program shortened the file in the meantime.
         length, crc = _HEADER.unpack(head)
         if masked_crc(head[:8]) != crc:
             raise NotEvents(at)
@@ -92,7 +92,7 @@ class EventFile(Struct, frozen=True):
 
     #: The file's path below the directory.
     path: str
-    #: Changes whenever the file may have changed.
+    #: A text that changes whenever the file may have changed.
     stamp: str
     #: Time of the last write (seconds since the epoch).
     written: float
@@ -165,7 +165,8 @@ def read_new_data(
                 if progress is not None and (
                     is_due or progress.digest != _digest(opened, progress.offset)
                 ):
-                    # The later files of the run contain later values, so read them again, too.
+                    # Read the file again from its start. Also read the later files of the run again, because
+                    # they contain later values.
                     rewritten.add(run_of(file.path))
                     progress = None
                 yield from _read(file, opened, progress or FileProgress(file.path), since)

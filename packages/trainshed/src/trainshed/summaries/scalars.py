@@ -55,7 +55,8 @@ def _event(record: bytes) -> Any | None:
     try:
         event.ParseFromString(record)
     except Exception:
-        # protobuf's DecodeError. protobuf is imported only when the first event is read.
+        # The record is not an event (protobuf's DecodeError). Catch all exceptions, because protobuf and its
+        # error class are imported only when the first event is read.
         return None
     return event
 
@@ -96,7 +97,8 @@ _KINDS: Final = {
     22: _Kind("uint32_val", "I"),
     23: _Kind("uint64_val", "Q"),
 }
-"""By the tensor's DataType. 14 is bfloat16, which is the upper half of a float. 19 is half."""
+"""The supported kinds of elements, by the tensor's DataType. 14 is bfloat16, which is the upper half of a
+float. 19 is half."""
 _BFLOAT16: Final = 14
 
 
@@ -110,7 +112,7 @@ def _tensor_number(tensor: Any) -> float | None:
     if len(values) > 1:
         return None
     if not values:
-        return 0.0  # A message does not contain the value zero.
+        return 0.0  # Zero: messages omit this value.
     if kind.field == "half_val":
         bits = int(values[0])
         return _from_bytes(tensor.dtype, kind, struct.pack("<H", bits)) if bits >> 16 == 0 else None
