@@ -187,8 +187,8 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
             return public_error(error, api, path)
 
     def _unserved_error(self, path: str) -> PublicError:
-        """Return the error for a path without a handler. If the path belongs to a method of the public APIs,
-        raise NotServed instead, as the REST surface does."""
+        """Return the error for a path without a handler. Raises NotServed if the path belongs to a method of
+        the public APIs, as the REST surface does."""
         if (known := _find_known_method(path)) is not None:
             raise not_served(known, self._registry.methods)
         services = ", ".join(sorted({name.rpartition(".")[0] for name in self._registry.methods}))
@@ -283,7 +283,8 @@ def _fits(message: str, status: bytes) -> bool:
 
 
 OPTIONS: Final = (
-    # This is gRPC's own default. After parsing, a message of many small parts needs forty times its size.
+    # This limit is gRPC's own default. After parsing, a message of many small parts needs forty times its
+    # size.
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_concurrent_streams", 128),
@@ -299,7 +300,8 @@ OPTIONS: Final = (
     # Limits how long connections without calls stay open. Calls in progress finish, and clients reconnect
     # without an error. `max_connection_idle_ms` would close connections with an error that clients print.
     ("grpc.max_connection_age_ms", 300_000),
-    # By default, two services could listen on the same port, and each would receive some of the calls.
+    # Disable port sharing. With gRPC's default, two services could listen on the same port, and each would
+    # receive some of the calls.
     ("grpc.so_reuseport", 0),
 )
 

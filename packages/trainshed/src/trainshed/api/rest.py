@@ -80,8 +80,8 @@ _SHARED_DISCOVERY_HOST: Final = "//www.googleapis.com"
 _DISCOVERY: Final = {("ml", "v1"): "ml_v1", ("logging", "v2"): "logging_v2"}
 _LOG_PAGE: Final = "google.logging.v2.ListLogEntriesResponse"
 _MAX_RENDERED_ON_LOOP: Final = 1 << 18
-"""Maximum size in bytes (as protobuf) of a response that is rendered on the event loop. This takes about 0.1
-s."""
+"""Maximum size in bytes (as protobuf) of a response that is rendered on the event loop. Rendering a response
+of this size takes about 0.1 s."""
 _NO_CONSOLE: Final = (
     "This service has no web pages and no tools for agents, because its console is not installed. On the "
     f"service's machine, run {install_command('console')} and restart the service."
@@ -269,7 +269,7 @@ class ApiApplication:
         status, answer = await service_accounts.exchange_token(
             self._services, self._authenticate, form
         )
-        if status == 400:  # This is the status that OAuth specifies for unknown credentials.
+        if status == 400:  # OAuth specifies 400 for unknown credentials.
             await self._authentication_limiter.delay_failure(SOURCE.get())
         return sized_response(
             wire_json.encode_text(answer), JSON, status, more=[(b"cache-control", b"no-store")]

@@ -97,7 +97,7 @@ class ServerResponse:
         if self.status >= 200:
             self.has_head = True
         else:
-            self.headers.clear()  # This was an interim response. The final response follows.
+            self.headers.clear()  # Skip an interim response. The final response follows.
 
     def on_body(self, block: bytes) -> None:
         if not self.is_done:

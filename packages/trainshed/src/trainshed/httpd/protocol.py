@@ -71,11 +71,11 @@ class GuardedProtocol(HttpToolsProtocol):
     #: Whether the next bytes belong to a head, as at the start and after each complete message.
     _in_head = True
     _is_idle = False
-    #: Bytes of the head since its start, or bytes since the last part of a body.
+    #: Number of bytes of the head since its start, or number of bytes since the last part of a body.
     _spent = 0
-    #: Bytes of a body in the data being parsed.
+    #: Number of body bytes in the data that is currently parsed.
     _received = 0
-    #: Bytes of a body that arrived after the application's response.
+    #: Number of body bytes that arrived after the application's response.
     _unread = 0
     #: Whether the parser receives the head of a started request a second time (`_framing`).
     _is_head_known = False
@@ -127,7 +127,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self.data_received(data[left:])
 
     def _feed(self, data: bytes) -> None:
-        """Pass bytes to the parser, whose callbacks reset `_spent` at each progress."""
+        """Pass bytes to the parser. The parser's callbacks reset `_spent` after each parsed head or part of a
+        body."""
         self._spent += len(data)
         self._unset_keepalive_if_required()
         try:

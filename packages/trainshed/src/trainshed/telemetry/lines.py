@@ -64,7 +64,8 @@ def configure(kind: LogFormat, level: LogLevel, printable: Callable[[str], str])
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if kind == "json" else TextLines(printable))
     minimum = logging.getLevelNamesMapping()[level.upper()]
-    # An operator of this service does not need the libraries' messages below the level of warnings.
+    # Show messages of libraries only from the level WARNING on, because the operator does not need
+    # lower levels.
     logging.basicConfig(level=max(minimum, logging.WARNING), handlers=[handler])
     for distribution in OWN_DISTRIBUTIONS:
         logging.getLogger(distribution).setLevel(minimum)
@@ -81,7 +82,8 @@ class TextLines(logging.Formatter):
         line = " ".join(f"{key}={_quote(str(value))}" for key, value in _fields(record).items())
         if trace := _traceback(self, record):
             line += f"\n{trace}"
-        # Lines contain untrusted names, and the operator may read them in a terminal.
+        # Remove control sequences, because lines contain untrusted names and the operator may read them in a
+        # terminal.
         return self._printable(line)
 
 

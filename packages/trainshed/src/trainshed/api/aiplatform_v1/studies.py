@@ -81,8 +81,8 @@ async def delete_study(call: Call, request: Any) -> Message:
 
 
 async def create_trial(call: Call, request: Any) -> Message:
-    """Create a trial with parameters from the client. It is REQUESTED, or finished if the request contains a
-    final measurement or a final state."""
+    """Create a trial with parameters from the client. The trial's state is REQUESTED. If the request contains
+    a final measurement or a final state, the trial is finished at once."""
     services = call.services
     study = await parent_study(call, request)
     public = wire_json.to_public(request.trial)
@@ -129,12 +129,10 @@ async def add_measurement(call: Call, request: Any) -> Message:
 
 
 async def complete_trial(call: Call, request: Any) -> Message:
-    """Finish a trial with the final measurement in the request, or else with the measurement of the trial
-    that the specification selects.
-
-    The trial is infeasible if neither measurement exists. If the client marks the trial as infeasible, the
-    measurement is ignored (public documentation).
-    """
+    """Finish a trial with the final measurement in the request. Without it, the study's specification
+    determines which of the trial's measurements is final. The trial is infeasible if no such measurement
+    exists. If the client marks the trial as infeasible, the measurement in the request is ignored (public
+    documentation)."""
     study, number = await find_trial(call, request.name)
     services, is_infeasible = call.services, request.trial_infeasible
     faults = Faults()
@@ -173,7 +171,7 @@ async def list_optimal_trials(call: Call, request: Any) -> Message:
     best trials."""
     study = await parent_study(call, request)
     history = await call.services.studies.history((study.uid,))
-    # With many trials and objectives this takes long. Therefore it runs in a thread.
+    # Search in a thread, because the search takes long if there are many trials and objectives.
     best = await asyncio.to_thread(optimal_trials, study.spec, history)
     return message("ListOptimalTrialsResponse", optimal_trials=await _views(call, study, best))
 

@@ -73,12 +73,12 @@ _FREE_CONTENT: Final = frozenset({"metadata", "training_task_inputs"})
 def replace_project_numbers(request: Message, ids: Iterable[str]) -> None:
     """Replace project numbers in the names of a request by project IDs.
 
-    Both identify the same project. For example, programs receive the number in CLOUD_ML_PROJECT_ID. `ids`:
-    the projects whose numbers are replaced; "" is ignored.
+    The number and the ID identify the same project. For example, programs receive the number in
+    CLOUD_ML_PROJECT_ID. `ids`: the projects whose numbers are replaced; "" is ignored.
     """
     numbers = _by_number(tuple(ids))
-    # Most requests contain no project number. A search in the serialized request is cheaper than a walk
-    # through its fields.
+    # First search for a project number in the serialized request. Most requests contain none, and the search
+    # is cheaper than a walk through the fields.
     content = request.SerializePartialToString()
     if any(_digits(name) in content for name in numbers):
         _replace(request, numbers)

@@ -469,7 +469,7 @@ async def _line_entries(
         await asyncio.sleep(0)
         for line in page.lines:
             if line.is_notice:
-                continue  # The timeline contains notices too. They become service entries.
+                continue  # Omit: the timeline contains notices too.
             entry = replica_entry(job_name, line, job.spec.trial)
             if span.contains(entry):
                 yield entry

@@ -198,7 +198,8 @@ def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry
             labels = {**labels, _STATE_LABEL: _STATES_BY_KIND[event.kind]}
         for text in _texts(event):
             last = max(event.at, last + 1)
-            # "-" sorts before the digits that follow in a replica's insert ID (`LogLine.insert_id`).
+            # The "-" places this line before a replica's line of the same time, because "-" sorts before the
+            # digits in the replica's insert ID (`LogLine.insert_id`).
             insert_id = f"{job.uid:016x}-{len(entries):020x}"
             severity = _SEVERITIES.get(event.kind, Severity.INFO)
             if event.kind == "verdict":

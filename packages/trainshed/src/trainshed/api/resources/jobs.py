@@ -264,8 +264,8 @@ OPEN_SHELL: Final = "trainshed.v1.Jobs.Shell"
 
 
 def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
-    """Add links to the running trials in a tuning job's message of either API, if the job has web access or
-    dashboard access."""
+    """If a tuning job has web access or dashboard access, add links to its running trials. `trials`: the
+    trials in the job's message of either API."""
     links = _links(call.services, call.principal, job.name.project_id)
     shown = call.principal.credential
     if links is None or shown is None or not job.running:

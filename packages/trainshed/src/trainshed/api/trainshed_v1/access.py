@@ -86,7 +86,7 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
         faults.add("note", f"The note must be one line of at most {_MAX_NOTE_LENGTH} characters.")
     if role and (fault := role_fault(role)):
         faults.add("role", fault)
-    # Without a role, the project has no effect.
+    # Check the project only if the request grants a role, because the project has no other effect.
     project = _project(call, new.project, faults) if role else new.project
     faults.refuse()
     token, now = new_token(), call.services.now()
@@ -257,8 +257,8 @@ async def audit(call: JsonCall) -> records.AuditPage:
 
 
 def _project(call: JsonCall, project: str, faults: Faults) -> str:
-    """Return a project's ID: "" for `-` (all projects), and the ID of the service's own project for "". Adds
-    errors to `faults`."""
+    """Return the project ID as the access records store it. `project`: `-` = all projects, which are stored
+    as ""; "" = the service's own project. Adds errors to `faults`."""
     return "" if project == _ALL_PROJECTS else read_project(call, project, faults)
 
 

@@ -94,8 +94,8 @@ def _state(drill: Drill) -> str:
 
 
 def read_replica(text: str, job: Job, faults: Faults) -> ReplicaId:
-    """Return the replica of a job with this name. The default for "" is the primary replica. Adds errors to
-    `faults`."""
+    """Return the replica of a job that has the name `text`. If `text` is "", return the primary replica. Adds
+    errors to `faults`."""
     text = text.strip()
     replica, shown = ReplicaId(0, 0), text
     try:

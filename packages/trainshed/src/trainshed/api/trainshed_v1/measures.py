@@ -144,7 +144,8 @@ async def outlook(call: JsonCall) -> Outlook:
 
 
 def _chart_curves(series: Sequence[CurveSeries], charts: int | None) -> Sequence[CurveSeries]:
-    """Return the first curves of `charts` metrics; None = all curves."""
+    """Return the curves of the first `charts` metrics, and at most _MAX_CHART_LINES curves per metric.
+    `charts`: None = return all curves."""
     if charts is None:
         return series
     lines: dict[str, list[CurveSeries]] = {}
