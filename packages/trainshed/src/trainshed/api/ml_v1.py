@@ -90,8 +90,8 @@ async def requested_job(call: Call, request: Any) -> JobDraft[Any]:
 async def create(call: Call, request: Any) -> Message:
     services = call.services
     resumed, further = await _resumed_job(call, request)
-    # `public` contains the original request without the values of the resumed job, so it must be converted
-    # again.
+    # Clear `public`, so that the request is converted again. It contains the original request, without the
+    # values of the resumed job.
     call = call if resumed is None else replace(call, public=None)
     draft = check_create(call, request, further)
     if isinstance(draft.spec, TuningSpec):
@@ -150,7 +150,8 @@ async def update(call: Call, request: Any) -> Message:
     etag = base64.b64encode(request.job.etag).decode()
     changed = await services.intake.replace_labels(name, labels, etag, services.now())
     services.notices.publish(changed.uid)
-    # The controller holds the labels of running jobs in memory. It uses them for notifications, for example.
+    # Notify the controller, because it holds the labels of running jobs in memory and uses them, for example
+    # for notifications.
     services.wake(changed.uid)
     work, etag = await services.reader.job(name)
     return await _view(call, work, etag)
@@ -191,7 +192,8 @@ HANDLERS: Final[Handlers] = {
 
 
 def _check_without_store(call: Call, request: Any) -> None:
-    # Only the store contains the values that the request omits for a resumed search.
+    # Do not check a request that resumes a search, because only the store contains the values that the
+    # request omits.
     if not request.job.training_input.hyperparameters.resume_previous_job_id:
         check_create(call, request)
 
@@ -325,7 +327,7 @@ def set_outputs(
     set_micros(view.create_time, record.created)
     set_micros(view.start_time, record.started)
     set_micros(view.end_time, record.ended)
-    # Clients read `trainingOutput` of a job in any state. It must be `{}` without output.
+    # Set `trainingOutput` to `{}` if there is no output, because clients read it for a job in any state.
     view.training_output.SetInParent()
     if isinstance(record, TuningJob):
         _set_tuning_output(view.training_output, record, trial_records)

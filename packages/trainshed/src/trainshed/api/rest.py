@@ -138,8 +138,8 @@ class ApiApplication:
         """Handle a request or a WebSocket."""
         SOURCE.set(source := (scope.get("client") or ("",))[0])
         if not source and scope["path"] == "/trainshed/v1/whoami":
-            # Only the bucket process may set this header. Programs can send it too, but their requests have a
-            # host name of Google instead of `localhost`.
+            # Use the source in this header only if the bucket process has sent it. Programs can send the
+            # header too, but their requests have a host name of Google instead of `localhost`.
             headers = dict(reversed(scope["headers"]))
             if headers.get(b"host") == b"localhost":
                 SOURCE.set(headers.get(SOURCE_HEADER.encode(), b"").decode("latin-1"))
@@ -179,7 +179,7 @@ class ApiApplication:
 
     def _application_for(self, scope: Scope) -> Application:
         first = _first(scope["path"])
-        # Browsers request a page. At `/`, other clients request the service's health.
+        # Serve pages to browsers. For other clients, `/` returns the service's health.
         is_browser = any(n == b"accept" and b"text/html" in v for n, v in scope["headers"])
         if is_browser and first not in self._mounts and not self._is_served(scope):
             first = ""  # The console shows a page with links for an unknown path.
@@ -358,7 +358,7 @@ async def _prepend(first: bytes, parts: AsyncGenerator[bytes]) -> AsyncGenerator
 def _render(response: Message, enums_as_ints: bool) -> bytes:
     public = wire_json.to_public(response, enums_as_ints=enums_as_ints)
     if response.DESCRIPTOR.full_name == _LOG_PAGE:
-        # Timestamps must have the same width, because gcloud compares them as text (spec/clients#log-pages).
+        # Give all timestamps the same width, because gcloud compares them as text (spec/clients#log-pages).
         for entry in public.get("entries", ()):
             for name in ("timestamp", "receiveTimestamp"):
                 seconds, _, fraction = entry[name].removesuffix("Z").partition(".")

@@ -196,8 +196,8 @@ async def generate_access_token(call: JsonCall) -> dict[str, Any]:
         text = f"The lifetime must be a number of seconds followed by s, at most {LIFETIME}s."
         raise InvalidRequest((Violation("lifetime", text),))
     token = call.services.access.origin_of(call.principal)
-    # A token from an impersonation cannot be exchanged for another token. Otherwise the new token would
-    # remain valid longer than the first one.
+    # Reject tokens from an impersonation. Otherwise a new token would remain valid longer than the token for
+    # which it was exchanged.
     if call.body.get("delegates") or (isinstance(token, Bearer) and token.borrower):
         text = (
             "Chains of accounts are not supported. Request the token with your own token and a "

@@ -272,7 +272,7 @@ class StreamedResponse(Response):
         async def pump() -> None:
             async for part in self._parts:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
-                # Sending to a client that reads fast never waits. Let other tasks run.
+                # Let other tasks run, because sending to a client that reads fast never waits.
                 await asyncio.sleep(0)
 
         async def wait_disconnect() -> None:
@@ -289,8 +289,9 @@ class StreamedResponse(Response):
         finally:
             await self._parts.aclose()
         if not pumping.cancelled() and (fault := pumping.exception()) is not None:
-            # The status line has already been sent. Only an unfinished body can show the client that parts
-            # are missing. The server logs the error.
+            # Raise the exception, so that the body remains unfinished and the server logs the error. The
+            # status line has already been sent, so only an unfinished body can show the client that parts are
+            # missing.
             raise fault
         await send({"type": "http.response.body", "body": b""})
 

@@ -200,7 +200,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Headers after a body are trailers, which no handler needs.
+        # Ignore headers after a body. They are trailers, which no handler needs.
         if self._in_head:
             super().on_header(name, value)
 
@@ -213,7 +213,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._counter.mark_active(self)
         SET_HOLDER.set(partial(self._counter.set_holder, self))
         super().on_headers_complete()
-        # uvicorn has no request cycle for a WebSocket.
+        # Skip WebSockets, for which uvicorn has no request cycle.
         if self.cycle and self._is_stopping:
             self.cycle.keep_alive = False
         if self.cycle and not self.cycle.keep_alive:
@@ -299,7 +299,7 @@ class GuardedProtocol(HttpToolsProtocol):
         elif self._is_ending:
             self.transport.close()
         elif reason is Reason.HEAD_LATE:
-            # A client that has sent nothing receives no response.
+            # If the client has sent nothing, close the connection without a response.
             if not self._spent:
                 self.transport.close()
                 return
@@ -315,7 +315,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _refuse_head(self) -> None:
         size = f"{self._limits.head_bytes >> 10} KiB"
-        # Before the first message there is neither a scope nor a URL, because only line breaks have arrived.
+        # Before the first message, only line breaks have arrived, so neither a scope nor a URL exists.
         if self.scope and len(self.url) > self._limits.head_bytes // 2:
             self.refuse(
                 414, f"The request line is too long. The limit is {size} including headers."

@@ -232,7 +232,7 @@ class Acceptor:
                     connection.send(_UPGRADE_REQUIRED)
             connection.close()
         except (OSError, asyncio.CancelledError):
-            # The client has disconnected, was too slow, or used another protocol, so no response is possible.
+            # Close without a response. The client has disconnected, was too slow, or used another protocol.
             connection.close()
         finally:
             self._counter.remove(half)

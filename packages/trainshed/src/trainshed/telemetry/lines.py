@@ -32,8 +32,8 @@ class _About(logging.LoggerAdapter[logging.Logger]):
     ) -> tuple[Any, MutableMapping[str, Any]]:
         fields = self.extra or {}
         subject = " ".join(f"{key} {value}" for key, value in fields.items())
-        # The subject must not act as a format string: a percent sign in a name would then require an
-        # argument.
+        # Escape percent signs, because the message is a format string. A percent sign in the subject would
+        # otherwise require an argument.
         return f"{subject.replace('%', '%%')}: {msg}", {**kwargs, "extra": fields}
 
 

@@ -317,7 +317,7 @@ def apply_update(
     values = {"display_name": name, "description": dataset_message.description, "labels": labels}
     for field in fields:
         record = replace(record, **{field: values[field]})
-    # Each update must have a new time, because the etag is derived from the time.
+    # Give each update a new time, because the etag is derived from the time.
     return replace(record, updated=max(now, record.updated + 1000))
 
 

@@ -60,7 +60,7 @@ async def list_(call: Call, request: Any) -> Message:
     question = (request.name, request.filter)
     after = decode_token(request.page_token, *question)
     max_rows = SCAN_LIMIT if request.filter else size
-    # One more row than requested shows whether a next page exists.
+    # Read one row more than requested, to detect whether a next page exists.
     rows = await call.services.reader.operations(request.name, after, max_rows + 1)
     verdicts = await Scan(passes, seconds=math.inf).judge(rows[:max_rows])
     passing = list(compress(rows, verdicts))
@@ -171,7 +171,7 @@ def _metadata(record: Operation) -> Any:
         case OperationKind.DELETE:
             return message("DeleteOperationMetadata")
         case OperationKind.CREATE | OperationKind.UPDATE | OperationKind.REBOOT:
-            # The metadata type has the name of the method. It is derived from the response type
+            # The metadata type contains the name of the method. Derive that name from the response type
             # (`UploadModelResponse`), or else from the verb and the resource.
             verb, answer = record.kind.value.title(), record.response_type.rpartition(".")[2]
             method = answer.removesuffix("Response")

@@ -250,7 +250,8 @@ async def _parent_model_violations(
     try:
         model, _ = ModelName.parse(pipeline.parent_model)
         if location.split("/")[1:2] != [model.project_id]:
-            # The response must not reveal whether this model exists in the other project.
+            # Do not search for this model, because the response must not reveal whether the model exists in
+            # the other project.
             text = f"{model} is not in the pipeline's project. Use a model of this project."
             return (Violation("parent_model", text),)
         await services.models.version(model, "")

@@ -70,8 +70,8 @@ def _set_common_outputs(view: Any, work: Work) -> None:
     set_micros(view.end_time, work.ended)
     if work.error is not None and work.state.is_final:
         view.error.code = work.error.code
-        # Clients that wait for a job search the message for this word. They use it to distinguish a
-        # cancellation from a failure.
+        # Start the message of a cancelled job with this word. Clients that wait for a job search the message
+        # for the word, to distinguish a cancellation from a failure.
         prefix = "CANCELED: " if work.error.code == CANCELLED else ""
         view.error.message = f"{prefix}{work.error.message}"
     view.labels.clear()
@@ -170,7 +170,7 @@ def set_trial(
     view.name = study_name.trial(record.number)
     view.id = str(record.number)
     view.state = record.state.value
-    # Clients read parameters by position, so the order must not change.
+    # Sort the parameters by name, because clients read them by position.
     for parameter, value in sorted(record.parameters):
         field = view.parameters.add(parameter_id=parameter).value
         if isinstance(value, str):

@@ -151,7 +151,7 @@ async def list_jobs(
     scanned = 0
     scan = Scan(job_filter.passes)
     for _ in range(_MAX_QUERIES):
-        # One row more than requested shows whether a next page exists.
+        # Read one row more than requested, to detect whether a next page exists.
         chunk = min(_CHUNK, query.limit + 1) if scanned == 0 else _CHUNK
         where = job_filter.where or Every(())
         matches = await reader.matching(replace(query, after=after, limit=chunk), where)

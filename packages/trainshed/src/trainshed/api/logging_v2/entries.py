@@ -330,7 +330,7 @@ def requested_projects(request: Any) -> tuple[str, ...]:
     if invalid:
         faults = [f"{name!r} does not have the form projects/PROJECT." for name in invalid]
         raise InvalidRequest(tuple(Violation("resource_names", fault) for fault in faults))
-    # Tail requests have no `project_ids`.
+    # Use `getattr`, because tail requests have no field `project_ids`.
     bare: Sequence[str] = getattr(request, "project_ids", ())
     projects = dict.fromkeys((*(name.split("/")[1] for name in names), *bare))
     if not projects:

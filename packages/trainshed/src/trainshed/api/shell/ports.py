@@ -102,7 +102,8 @@ class PortSurface:
         )
         headers = [(b"cache-control", b"no-store"), *_SECURITY_HEADERS]
         if refused.code is StatusCode.UNAVAILABLE and call.method == "GET":
-            # A notebook server needs some seconds before it listens. The browser tries again.
+            # Let the browser try again after 3 s, because a notebook server needs some seconds before it
+            # listens.
             headers.append((b"refresh", b"3"))
         return sized_response(page.encode(), _HTML, refused.code.http, headers)
 

@@ -324,7 +324,8 @@ async def set_secret(call: JsonCall) -> records.StoredSecret:
     faults.refuse()
     sealer = services.sealer
     try:
-        # A new key could not decrypt the secrets that are already stored.
+        # If the key is missing but secrets exist, do not create a new key, because it could not decrypt these
+        # secrets.
         if not sealer.has_key and await services.secrets.has_any():
             raise FailedPrecondition(sealer.missing_key_message())
         stored = await services.secrets.add(
