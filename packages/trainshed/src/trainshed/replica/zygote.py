@@ -77,7 +77,7 @@ class Zygote:
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         while True:
-            # An idle shim already has its main process, and needs only a launch document.
+            # Fork idle shims in advance: each already has its main process, and needs only a launch document.
             while len(self._idle) < self._size and not poll.poll(_QUIET_MS):
                 try:
                     self._idle.append(self._fork_shim(self._level))

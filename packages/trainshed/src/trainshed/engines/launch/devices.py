@@ -73,8 +73,8 @@ class Device(Struct, frozen=True):
 
     @property
     def word(self) -> str:
-        """The device in the form of CUDA_VISIBLE_DEVICES. For a whole GPU it is the index, because programs
-        parse it. For a part it is the UUID."""
+        """The device in the form of CUDA_VISIBLE_DEVICES. For a whole GPU, this is the index, because
+        programs expect indexes. For a MIG part, it is the UUID."""
         return self.uuid if self.part else str(self.index)
 
 

@@ -115,7 +115,7 @@ class LocalEngine:
         options = self._options
         return BuildPlace(self._probe.host, tuple(map(str, options.hidden)), options.rules.visible)
 
-    # --- the port ---
+    # --- the methods of the port (`Engine`) ---
 
     @property
     def streams(self) -> FileStreams:
@@ -143,7 +143,7 @@ class LocalEngine:
             if slots:
                 self._gangs.add(*key, slots)
             else:
-                # The attempt has no slots, so none of its programs ever ran.
+                # The attempt has no slots, so none of its programs ever ran. Delete its directory.
                 self._layout.discard(*key)
         async for some in in_turns(tuple(self._gangs.slot_handles()), _BATCH):
             # Use one thread for all slots of a batch: switching threads takes longer than reading a slot.
@@ -508,7 +508,7 @@ class Reconciler:
                 silent = f"its shim did not answer for {self._lease:g} s"
                 cause = f"{silent}; it was killed, and its program with it"
             if not journal.expel(str(slot), incarnation, cause):
-                # A process cannot exit yet, for example because it waits for a device.
+                # A process cannot exit yet, for example because it waits for a device: check again later.
                 return Unclear.CHANGING
         return probe_slot(slot, incarnation)
 

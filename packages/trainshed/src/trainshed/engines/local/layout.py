@@ -120,7 +120,7 @@ class Layout:
         """Move an attempt's directory to the trash, which is emptied later. If it is the job's last attempt,
         move the job's directory instead."""
         directory = self.attempt(job_uid, attempt)
-        # The directory may not exist any more.
+        # Ignore a directory that does not exist any more.
         with contextlib.suppress(OSError):
             # Move the job's directory as a whole: removing a directory takes many times as long as a rename,
             # and blocks the event loop.

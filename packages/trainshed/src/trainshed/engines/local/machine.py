@@ -35,7 +35,7 @@ def identity(data: Path) -> str:
 
 
 def is_node(name: str) -> bool:
-    """Whether a virtual node of this machine can have that name, for any number of virtual nodes."""
+    """Whether a virtual node of this machine can have the name `name`, for any number of virtual nodes."""
     return _NODE_NAME.fullmatch(name) is not None
 
 

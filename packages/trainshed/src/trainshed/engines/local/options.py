@@ -72,7 +72,7 @@ def _private_places() -> tuple[Path, ...]:
     """Return the directories of the service's user that no program may see: the home directory, which
     contains keys, and the directory with the sockets of the user's session."""
     places = [Path("/run/user")]
-    # The user has no entry in /etc/passwd, or no home directory.
+    # Ignore a user without an entry in /etc/passwd, or without a home directory.
     with contextlib.suppress(KeyError, OSError):
         home = Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve()
         # System users have home directories such as / and /var/empty. Programs need these directories, so

@@ -1,5 +1,6 @@
 """Runs the preloaders of one engine. A preloader is a Python process that has imported frameworks and forks
-programs. There is one for each runtime and project, and for each value of variables such as OMP_NUM_THREADS.
+programs. Each preloader serves the programs of one runtime and one project that have the same values of
+variables such as OMP_NUM_THREADS.
 
 A preloader is started for the first program, and serves the programs after it (docs/adr/0083).
 `trainshed.replica.preloader` is the preloader's own part. No request waits: a program whose preloader is not

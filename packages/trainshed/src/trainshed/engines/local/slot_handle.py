@@ -88,7 +88,7 @@ def probe_latest(slot_handle: "SlotHandle") -> tuple[int, Finding] | None:
     try:
         return entries.latest, probe_slot(slot_handle.directory, entries.latest, entries)
     except OSError:
-        return entries.latest, Unclear.CHANGING  # The caller probes the slot again.
+        return entries.latest, Unclear.CHANGING  # Unknown now: the caller will probe again.
 
 
 def probe_slot(slot: Path, incarnation: int, entries: journal.Entries | None = None) -> Finding:

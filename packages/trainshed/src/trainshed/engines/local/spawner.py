@@ -1,9 +1,9 @@
 """Runs a zygote, sends requests to it, and replaces it when it is dead or hangs. `trainshed.replica.zygote`
 is the zygote's own part.
 
-The new zygote receives the requests of a hung one exactly once. Killing the hung one closes the file
-descriptors of unread requests, which their callers detect. The shims of the old zygote continue, and the
-slot's lock prevents a second start.
+A hung zygote is killed, which closes the file descriptors of its unread requests. The callers detect this,
+and repeat these requests once, to the new zygote. The shims of the old zygote continue, and the slot's lock
+prevents a second start.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class ZygoteHandle:
             try:
                 self._is_reaped = os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
             except ChildProcessError:
-                self._is_reaped = True  # Other code in this process has reaped the zygote.
+                self._is_reaped = True  # Other code in this process has already reaped it.
             if not self._is_reaped:
                 time.sleep(0.002)
         return self._is_reaped
@@ -144,8 +144,8 @@ class Spawner:
     async def request(self, message: protocol.Message, connection: socket.socket) -> None:
         """Request a shim that uses `connection` as its own connection. Raises EngineUnavailable.
 
-        Returns after the request is sent, before the fork. If the zygote dies first, the other socket of
-        `connection`'s pair is closed.
+        Returns after the request is sent, before the fork. If the zygote then dies, the peer of `connection`
+        detects a closed connection.
         """
         for _ in range(3):
             handle = self._handle or await self._replace(None)
@@ -190,7 +190,7 @@ class Spawner:
         return b""
 
     async def keep_pool(self, level: str) -> None:
-        """Keep some idle shims of that level ready, in this zygote and its successors."""
+        """Keep some idle shims of the isolation level `level` ready, in this zygote and its successors."""
         self._level = level
         await self._ask_for_pool(self._handle or await self._replace(None))
 

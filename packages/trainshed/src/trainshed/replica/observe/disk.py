@@ -37,7 +37,7 @@ LOG_GOES_ON_TEXT = (
 )
 
 _FIRST = 1.0
-"""Seconds from the start to the first measurement. It is low, to measure short programs too."""
+"""Seconds from the start to the first measurement; low, to measure short programs too."""
 _MOMENT = 0.002
 """Maximum duration of one step of a measurement in seconds. The program's output waits during the step."""
 _LAST_MOMENT = 0.02

@@ -119,12 +119,9 @@ class Watchdog:
 
 
 class Dump:
-    """Makes a replica's Python processes print their stacks, which terminates them.
-
-    `log`: writes a line of the service into the log. `done`: called when the last process has exited, or at
-    the deadline. It must kill the remaining processes. Until then, the shim must ignore the main process's
-    exit.
-    """
+    """Makes a replica's Python processes print their stacks, which terminates them. `log`: writes a line of
+    the service into the log. `done`: called when the last process has exited, or at the deadline; it must
+    kill the remaining processes. Before this call, the shim must ignore the main process's exit."""
 
     def __init__(
         self,
@@ -169,7 +166,7 @@ class Dump:
 
         name = processes.read("/proc/%d/comm" % process).decode("utf-8", "replace").strip()
         self._log("Stacks of process %d (%s):" % (process, name))
-        # Disable the core dump.
+        # Disable the process's core dump, because SIGABRT would cause one.
         with contextlib.suppress(OSError, ValueError):
             resource.prlimit(process, resource.RLIMIT_CORE, (0, 0))
         self._now = (process, protocol.process_start(process))

@@ -183,8 +183,8 @@ class Usage:
 
 
 def _group_cpu(directories: Sequence[str]) -> float:
-    """Return the processor time in seconds of all processes that were ever in a control group, or -1 if it is
-    not counted."""
+    """Return the processor time in seconds of all processes that were ever in a control group. Return -1 if
+    no control group counts it."""
     for directory in directories:
         for line in processes.read(os.path.join(directory, "cpu.stat")).splitlines():
             if line.startswith(b"usage_usec "):

@@ -147,7 +147,7 @@ def can_access_processes() -> bool:
         finally:
             kernel.close_all([own])
     except OSError:
-        return False  # The kernel is old, or a security policy forbids it.
+        return False  # The kernel is old, or a policy forbids the access.
     finally:
         kernel.close_all([read, write])
     return True
@@ -163,7 +163,7 @@ def _forbid_bind() -> None:
         finally:
             kernel.close_all([handle])
     except OSError:
-        return  # This kernel does not support it.
+        return  # The kernel has no Landlock for the network.
 
 
 def _steps(machine: str, *, connect: bool, set_user_id: bool) -> "list[Step]":

@@ -87,7 +87,7 @@ def enclose(
     if namespace is not None:
         namespace.close()
     if warden is None:
-        # The program is in the shim's namespace, and may run as the same user.
+        # Protect the shim from inspection: the program is in its namespace, and may run as the same user.
         kernel.forbid_inspection()
     return Enclosed(identity, main, warden)
 

@@ -22,7 +22,7 @@ def sync_file_system(path: str) -> None:
 
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        # `os.sync` would sync all file systems.
+        # Not `os.sync`, because that call would sync all file systems.
         if ctypes.CDLL(None, use_errno=True).syncfs(handle):
             raise OSError(ctypes.get_errno(), "syncfs failed", path)
     finally:

@@ -246,7 +246,7 @@ def join_new_keyring() -> None:
     """Join a new session keyring, without the keys of the parent process."""
     number = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine)
     if number:
-        # The kernel has no support for keys, or a policy forbids it.
+        # Ignore a kernel without support for keys, and a policy that forbids the call.
         with contextlib.suppress(OSError):
             syscall(number, "keyctl", _KEYCTL_JOIN_SESSION_KEYRING, None)
 

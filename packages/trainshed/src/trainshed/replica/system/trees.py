@@ -52,7 +52,7 @@ def _sizes(
         open_here.callback(os.close, handle)
         own = os.fstat(handle).st_dev
         for entry in open_here.enter_context(os.scandir(handle)) if device in (None, own) else ():
-            with contextlib.suppress(OSError):  # The file was deleted, or is unreadable.
+            with contextlib.suppress(OSError):  # Skip a deleted or unreadable file.
                 status = entry.stat(follow_symlinks=False)
                 if status.st_dev == own:
                     is_directory = stat.S_ISDIR(status.st_mode)
