@@ -58,8 +58,9 @@ def image_uri(image: str, *, gpus: bool) -> str:
 
 
 def machine_advice(option: str, words: Sequence[str]) -> str | None:
-    """Return advice if an unknown option of `words` is a size such as --cpus 8 or --memory=64G, otherwise
-    None. The advice contains a fitting machine type, because the machine type determines CPUs and memory."""
+    """Return advice if `option` is a size such as --cpus or --memory, otherwise None. `words`: the command
+    line with the option's value. The advice contains a fitting machine type, because the machine type
+    determines CPUs and memory."""
     kind = _SIZE_OPTIONS.get(option)
     if kind is None:
         return None
