@@ -99,8 +99,8 @@ class Budgets:
 
     def find_exhausted(self, now: Nanos) -> tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]]:
         """Return two results. The first result contains the projects and users whose budget is used up, by
-        the key of their `JOBS` quota, with a sentence for each. The second result contains the keys of the
-        projects and users whose hard budget is used up."""
+        the key of their `JOBS` quota, each with a sentence about the used amount. The second result contains
+        the same keys, but only for projects and users whose hard budget is used up."""
         if self._holds_until - _CACHE_INTERVAL <= now < self._holds_until:
             return self._exhausted
         sums = self._sums(now)
@@ -157,7 +157,7 @@ class Budgets:
         sums = {account: dict(used) for account, used in self._ended.items()}
         for use in self._running(now):
             self._count(sums, use.within(*self.month))
-        # A budget of 0 is used up before any usage.
+        # Include each project and user with a budget: a budget of 0 is used up before any usage.
         for key in self.limits:
             sums.setdefault((key.project_id, key.person), {})
         return sums

@@ -88,7 +88,7 @@ log = logging.getLogger(__name__)
 
 
 class NodeNews(Struct, frozen=True):
-    """Why a node accepts no replicas now."""
+    """The reason why a node accepts no replicas now."""
 
     condition: NodeCondition
     cause: str
@@ -277,16 +277,17 @@ class CapacityTracker:
         self._snapshot.past.add(used, began, ended)
 
     def time_passed(self) -> None:
-        """Record that the time has come that was passed to `wake_at`. The next `decide` then makes a new
-        plan."""
+        """Require new plans at the next call of `decide`, because the time that was passed to `wake_at` has
+        come."""
         self._changed = True
         self.reserved.plan_all()
 
     # --- questions ---
 
     def decide(self, now: Nanos) -> tuple[Decision, ...]:
-        """Return the decisions that follow from all changes, each once. Cheap without changes. With many jobs
-        and nodes, the decisions are delivered later."""
+        """Return the decisions that follow from all changes since the last call. Each decision is returned
+        only once. A call without changes is cheap. With many jobs and nodes, `deliver` receives the decisions
+        later."""
         if self._refusal is not None:
             return ()
         return (*self._decide_reserved(now), *self._decide(now))
@@ -366,7 +367,7 @@ class CapacityTracker:
         decision. If the result is False, another job may have the capacity, and a new decision follows."""
         state = self._state(uid)
         if state is None:
-            return True  # The job has finished and ignores events.
+            return True  # The job has finished and ignores the event, so the result has no effect.
         match event:
             case JobAdmitted(nodes):
                 return set(state.places) == set(nodes)
@@ -457,7 +458,7 @@ class CapacityTracker:
     def admit(self, work: Work) -> None:
         """Count a new work that is about to be stored, so that simultaneous requests cannot exceed the limits
         together. Raises the errors of `require_admissible`."""
-        if not isinstance(work, Pipeline):  # The pipeline's job is also a work and is counted.
+        if not isinstance(work, Pipeline):  # A pipeline's job is counted instead.
             self.require_admissible(work)
             if fault := self.reserved.fault(work):
                 raise FailedPrecondition(fault)
@@ -488,7 +489,7 @@ class CapacityTracker:
 
     def node_statuses(self) -> tuple[NodeStatus, ...]:
         causes = {name: unfit.cause for name in self.nodes if (unfit := self.unfit_reason(name))}
-        # Nodes that accept replicas may also have a cause, such as a warning.
+        # Add the causes of nodes that accept replicas: such a node may have a warning, for example.
         causes = {name: cause for name, (_, cause) in self._engine_says.items() if cause} | causes
         shown = (self._snapshot, *self.reserved)
         entries = (entry for snapshot in shown for entry in snapshot.entries.values())

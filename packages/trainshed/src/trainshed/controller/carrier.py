@@ -129,7 +129,7 @@ class JobCarrier:
         self._changed.set()
         if self._current not in wanted and isinstance(self._current, PrepareRuntime):
             assert self._step is not None
-            self._step.cancel()  # Nothing was started yet, so no process has to be awaited.
+            self._step.cancel()  # Safe, because no program of the job was started.
         if self._task is None:
             if self._next() is None:
                 self._finished()
@@ -353,8 +353,9 @@ async def _stop(ports: Ports, job: Job, instruction: StopReplicas) -> None:
 
 
 async def _has_slots(engine: Engine, uid: JobUid, attempt: int) -> bool:
-    """Return whether the engine has slots for an attempt. If not, no program of the attempt has run or will
-    run, because a job's instructions are executed in order and its start was executed before this call."""
+    """Return whether the engine has slots for an attempt. If it has none, no program of the attempt has run
+    or will run. The reason is the order of a job's instructions: the start of the attempt was executed before
+    this call."""
     return (uid, attempt) in await engine.allocations()
 
 
@@ -467,12 +468,12 @@ class BuildOutput:
     @property
     def duration(self) -> int:
         """Return the duration of the builds in ns, or 0 if nothing was built."""
-        # The loop's clock may show the same time twice within a millisecond.
+        # At least 1 for a build: the loop's clock may not advance within a millisecond.
         return max(1, round((self._loop.time() - self._began) * 1e9)) if self._heard else 0
 
     def add(self, line: str) -> None:
         """Add a line. Callable from any thread, even after the end of the preparation."""
-        # The service may have stopped while a build was still running.
+        # If the service has stopped during a build, the event loop is closed. The line is then lost.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._add_line, line)
 
@@ -487,7 +488,8 @@ class BuildOutput:
     ) -> None:
         if kind is GeneratorExit:
             return  # The event loop has stopped, so nothing can be awaited.
-        # Earlier lines are still in the loop's queue.
+
+        # Let the event loop first process the earlier lines that are still in its queue.
         await asyncio.sleep(0)
         self._left.set()
         if self._writing is not None:

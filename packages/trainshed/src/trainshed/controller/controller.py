@@ -223,7 +223,7 @@ class Controller:
         )
         for uid in parents:
             self.wake(uid)
-        self._decisions.decide()  # Persistent resources may wait without any job.
+        self._decisions.decide()  # Also without jobs: persistent resources may wait for machines.
 
     async def _start_pending_work(self, uids: Sequence[JobUid]) -> None:
         """Start the pending work of the jobs in blocks, so that requests are served in between."""
@@ -402,7 +402,8 @@ class Controller:
             self._mailboxes.drop(uid)
             self._forget(uid)
             self._capacity.forget(uid)
-            # Decisions about other jobs may depend on the capacity of the job that was not stored.
+            # Undo the decisions about other jobs, which may depend on the capacity of the job that was not
+            # stored.
             for other, _ in decided:
                 if (stored := self._find_job(other)) is not None:
                     self._capacity.put(stored)
@@ -416,7 +417,8 @@ class Controller:
         if admitted is None:
             tracked.live = LiveJob(job, generation=1)
             if self._steps.is_queue_long:
-                # The timeline does not contain the reason for the wait.
+                # In a long queue, the reason for the wait is not added to the timeline. No further step is
+                # stored now.
                 self._act_on_state(tracked)
             else:
                 self._mailboxes.process(uid)

@@ -43,7 +43,8 @@ _IDLE_FACTOR: Final = 10
 _MAX_CONCURRENT_READS: Final = 2
 """Maximum number of jobs whose files are read at the same time, because other tasks need threads as well."""
 _END_TIMEOUT: Final = 5.0
-"""Seconds that the end of a job waits for its last curves. Remaining points are read later."""
+"""Maximum seconds for which the end of a job is delayed until its last points were read. After that, the
+remaining points are read later."""
 _LATE_TIMEOUT: Final = 600.0
 """Maximum seconds for which the late reading of one job's files delays the reading of other jobs' files. Some
 files grow forever."""
@@ -129,8 +130,8 @@ class JobCurves:
     async def read_points(self, job: Job, tag: str) -> tuple[SeenSummaries, Sequence[Point]] | None:
         """Return the points of a job that were read so far, or all points of a finished job.
 
-        The result contains the job's tags, and the points of one tag, ascending by step. None for a job
-        without a log directory.
+        The result contains the job's tags, and the points of one tag, ascending by step. Return None for a
+        job without a log directory.
         """
         uri = job.spec.log_directory
         if not uri:
@@ -156,7 +157,7 @@ class JobCurves:
 
     async def _resume(self) -> None:
         for uid in await self._stores.curves.unfinished_jobs():
-            # The job was deleted, or its record is unreadable.
+            # Skip a job that was deleted or whose record is unreadable.
             with contextlib.suppress(RequestError):
                 work, _ = await self._stores.reader.job_by_uid(uid)
                 if isinstance(work, Job) and (task := self._begin(work).task) is not None:
@@ -210,7 +211,7 @@ class JobCurves:
     async def _read(self, followed: _Followed, directory: Directory) -> bool:
         """Read the directory once, and return whether it contained new points."""
         has_news = False
-        # Files of earlier jobs in the directory are older than this job.
+        # Read only files that are newer than the job. Older files in the directory belong to earlier jobs.
         pieces = read_new_data(directory, followed.files, followed.job.created / 1e9)
         try:
             while True:

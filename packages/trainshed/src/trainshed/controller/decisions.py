@@ -124,7 +124,7 @@ class Decisions:
         delay, loop = seconds_until(at, self._now()), asyncio.get_running_loop()
         if self._timer is not None:
             if self._timer.when() <= loop.time() + delay:
-                return  # All snapshots are planned at this earlier time.
+                return  # The existing timer fires earlier, and then all snapshots are planned.
             self._timer.cancel()
         self._timer = loop.call_later(delay, self._time_passed)
 

@@ -91,11 +91,12 @@ class ExportWorker:
         try:
             await self._operations.finish_operation(replace(ended, updated=self._now()))
         except StaleCommit:
-            return  # The operation was cancelled.
+            return  # The operation was cancelled in the meantime. Nothing was changed.
         self._notices.publish(operation.subject)
 
     async def _write(self, operation: Operation, export: Export) -> tuple[str, dict[str, Any]]:
-        """Write the files. Return the type name of the response message, and the response as public JSON."""
+        """Write the files. Return the type name of the response message, and the response in the JSON form of
+        the public API."""
         number = operation.name.rpartition("/")[2]
         account = Account(export.project, service_agent(export.project), number)
         if export.copy is not None:

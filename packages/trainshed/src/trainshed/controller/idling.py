@@ -82,7 +82,7 @@ class IdleWatch:
             try:
                 await self._look_at(job)
             except (FailedPrecondition, NotFound):
-                continue  # The job has just ended.
+                continue  # The job has just ended. Skip it.
             except (OSError, Unavailable) as failure:
                 about(log, job.uid).warning("cannot determine whether it is idle: %s", failure)
 

@@ -67,7 +67,7 @@ class JobsOfJobs:
 
     def cancels(self, work: Work, now: Nanos) -> tuple[CancelRequested, ...]:
         """Return the cancel for an unfinished work whose creating job has finished. Return () for all other
-        works."""
+        works, and for works with the label `OUTLIVES_LABEL` = "on"."""
         maker = work.creating_job
         if maker is None or work.state.is_final or dict(work.labels).get(OUTLIVES_LABEL) == "on":
             return ()

@@ -141,7 +141,8 @@ def launch_plans(
                 ),
                 account=Account(
                     project=job.name.project_id,
-                    # The program's variable is not used here, because the job's `env` may override it.
+                    # Do not read the account from the program's variable, because the job's `env` may
+                    # override the variable.
                     service_account=service_account(job.name.project_id, job.spec),
                     region=job.spec.region,
                     machine_type=pool.machine.type,

@@ -49,7 +49,7 @@ async def settle_leftovers(
             # All jobs are processed, so that a node that does not respond delays no others.
             for failure in filter(None, await asyncio.gather(*over, return_exceptions=True)):
                 raise failure
-        except (EngineUnavailable, OSError):  # OSError: a stop could not be stored.
+        except (EngineUnavailable, OSError):  # OSError: the engine could not store a stop order.
             await asyncio.sleep(_RETRY_INTERVAL)
         else:
             return
@@ -69,8 +69,8 @@ async def settle_unknown(engine: Engine, uid: JobUid, events: Iterable[Event]) -
             case ReplicaStarted():
                 await engine.stop(uid, event.attempt, 0)
             case ReplicaExited() | ReplicaLost():
-                # The engine refuses while another replica of the job lives. This call is repeated when the
-                # last replica ends.
+                # The engine rejects the release while another replica of the job is alive. The event of the
+                # last replica's end repeats this call.
                 with contextlib.suppress(EngineUnavailable):
                     await engine.release(uid, event.attempt)
             case _:

@@ -178,6 +178,7 @@ class Alarms:
             self.set(uid, ())
 
     def _rings(self, uid: JobUid, deadline: Deadline) -> None:
-        # If the same deadline is set again later, its time is measured from then.
+        # Remove the timer before the deadline is processed. If the same deadline is set again, `set` then
+        # starts a new timer.
         del self._timers[uid][deadline]
         self._ring(uid, deadline)

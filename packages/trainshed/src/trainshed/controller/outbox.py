@@ -35,11 +35,11 @@ from trainshed.telemetry.meters import Meters
 log = logging.getLogger(__name__)
 
 _TARGET_TURN: Final = 10 * 10**9
-"""If sending to one target takes longer than this time (ns), its remaining notifications wait until newer
-notifications to other targets were sent."""
+"""Maximum time in nanoseconds for sending to one target in one pass. After this time, the remaining
+notifications to the target wait for the next pass, which includes new notifications to all targets."""
 _BATCH: Final = 500
-"""Maximum number of notifications to a target in one pass. A target that does not respond delays the others
-by ten seconds per pass."""
+"""Maximum number of notifications to each target in one pass. A target that does not respond delays the pass,
+and therefore all other targets, by ten seconds."""
 _MAX_PAUSE: Final = 3600 * 10**9
 """Maximum pause between attempts in nanoseconds. A notification with a later due time is sent at once,
 because the time was computed while the clock was ahead."""
@@ -57,10 +57,8 @@ _WORDS: Final = {
 
 
 class OutboxWorker:
-    """Sends the notifications of the outbox to targets.
-
-    `page`: the address below which jobs have pages. `now`: ns since the epoch.
-    """
+    """Sends the notifications of the outbox to targets. `page`: the beginning of the addresses of jobs'
+    pages. `now`: ns since the epoch."""
 
     def __init__(
         self,
@@ -88,8 +86,8 @@ class OutboxWorker:
         return tuple(sorted(set(chain.from_iterable(t.budgets for t in self._targets))))
 
     def notify_budgets(self, budgets: Sequence[Budget], month: Nanos) -> None:
-        """Notify targets that budgets have reached their marks, unless they were already notified. `month`:
-        the start of the budgets' month."""
+        """Notify each target about budgets that have reached one of the target's marks. Skip notifications
+        that the target has already received. `month`: the start of the budgets' month."""
         if notices := budget_notices(budgets, month, self._targets, self._now()):
             # No retry is necessary, because the next check of the budgets repeats the notification.
             self._crew.begin(self._put(notices), "storing notifications of budgets")
@@ -122,7 +120,7 @@ class OutboxWorker:
             try:
                 wait = await self._send_due()
             except Unavailable:
-                # The disk may be full.
+                # The store rejected a write, for example because the disk is full. Try again after a pause.
                 wait = _DISK_PAUSE
             if wait:
                 task = joined(self._news.wait())
@@ -137,7 +135,8 @@ class OutboxWorker:
         if not due:
             later = [outgoing.due - now for outgoing in waiting]
             return min(_MAX_WAIT, *(gap / 1e9 for gap in later)) if later else _MAX_WAIT
-        # A target that does not respond delays only its own notifications.
+        # Send to all targets in parallel. A target that does not respond delays only its own notifications in
+        # this pass.
         due.sort(key=lambda outgoing: outgoing.notification.target)
         groups = [
             list(outgoing)
@@ -155,7 +154,7 @@ class OutboxWorker:
         cause, begun = None, self._now()
         for outgoing in group:
             if cause is None and self._now() - begun > _TARGET_TURN:
-                return  # The remaining notifications are still due, and newer ones may have arrived.
+                return  # The next pass sends the remaining notifications, which are still due.
             due = next_try(outgoing.notification.created, outgoing.tries + 1, self._now())
             # The next attempt is stored first. Otherwise each pass would send the notification again on a
             # full disk.

@@ -50,15 +50,16 @@ class ParentStores(Struct, frozen=True):
     studies: Studies
     models: Models
     advisor: ProcessAdvisor
-    #: Returns the reported measurements of a trial. The second argument is the start of its elapsed time
-    #: (`store.logs.metrics`). Blocks.
+    #: Returns the measurements that a trial's job has reported. The second argument is the time from which
+    #: their elapsed times count. Blocks.
     reported_measurements: Callable[[JobUid, Nanos], tuple[Measurement, ...]]
     #: Returns the time of the last write below a URI, 0 if nothing exists there, or None if unknown. Blocks.
     last_written: Callable[[str], Nanos | None]
     #: Returns a limited number of lines that a job's primary printed, each with its time (ns since the
     #: epoch).
     printed_lines: Callable[[Job], Awaitable[Sequence[tuple[Nanos, str]]]]
-    #: Returns the points that a job has logged for a tag (`curves.JobCurves.logged`).
+    #: Returns the tags that a job has logged, and the points of the tag in the second argument. Returns None
+    #: for a job without a log directory.
     logged_points: Callable[[Job, str], Awaitable[tuple[SeenSummaries, Sequence[Point]] | None]]
     now: Callable[[], int]
     new_uid: Callable[[], JobUid]
@@ -153,7 +154,7 @@ class Parents:
             case TuningJob():
                 jobs = [running.job for running in work.running]
                 for running in work.running:
-                    # The unreadable record may be that of this trial.
+                    # Skip a trial whose record is unreadable. This record may be the cause of the failures.
                     with contextlib.suppress(Exception):
                         trials.append(await self._stores.studies.trial(work.study, running.number))
                 ended, entries = give_up(work, cause, now)
@@ -173,7 +174,7 @@ class Parents:
         if work is None or work.state.is_final or work.state is JobState.CANCELLING:
             return
         cancel = CancelRequested(cause, self._stores.now())
-        # If the job has just ended, its end wakes its parent.
+        # Ignore the error if the job has just ended or was deleted. The end of a job wakes its parent.
         with contextlib.suppress(FailedPrecondition, NotFound):
             await self._stores.intake.request_cancel(work.name, cancel)
             self._wake(uid)

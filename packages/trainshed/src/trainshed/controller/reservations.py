@@ -189,7 +189,8 @@ class Reservations:
             endings.append(Ending(current.operation, now, public_resource(current, used), error))
             after = after and replace(after, operation="")
         uses = tuple(reserved_use(before, now, self._capacity.nodes, after))
-        # No job receives a machine that is being released, or that is not stored yet.
+        # Offer none of the resource's machines to jobs until the change is stored, because it may release
+        # machines.
         self._pools.show(name, before, lambda _: False)
         try:
             await self._table.save(name, after, uses, begun, endings)
@@ -232,7 +233,7 @@ class Reservations:
     ) -> None:
         try:
             await self.change(name, change, decided=uid, error=error)
-        except NotFound:  # The resource was deleted in the meantime.
+        except NotFound:  # The resource was deleted, so the decision is dropped.
             self._pools.pending.discard(uid)
 
     def check(self) -> None:
@@ -266,4 +267,5 @@ class Reservations:
         try:
             await self._cancel(uid, email)
         except (NotFound, FailedPrecondition):
-            self._cancelled.discard(uid)  # The job is not stored yet, or has finished.
+            # The job is not stored yet, or has finished. The next check tries again if necessary.
+            self._cancelled.discard(uid)

@@ -55,7 +55,7 @@ class ReservedPools:
         self._homes[job.uid] = name
         self._unplanned.add(name)
         self.unchecked.add(name)
-        if name not in self._snapshots:  # The resource was deleted.
+        if name not in self._snapshots:  # The resource was deleted, so the job waits.
             self._snapshots[name] = Snapshot(self._policy)
             self._snapshots[name].set_nodes(slot_nodes(None, lambda _: False))
         return self._snapshots[name]

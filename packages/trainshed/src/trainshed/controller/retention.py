@@ -34,7 +34,7 @@ _PAGE: Final = 500
 
 
 class _FinishedJob(Struct, frozen=True):
-    """The known facts of a finished job."""
+    """A finished job that may have expired."""
 
     uid: JobUid
     name: JobName
@@ -108,7 +108,7 @@ class RetentionTimer:
             self._removing = joined(self.remove(over.name))
             await wait_shielded(self._removing)
         except NotFound:
-            # A client has deleted the job.
+            # A client has already deleted the job.
             return True
         except RequestError as refused:
             about(log, over.uid).warning("the retention of jobs did not delete it: %s", refused)

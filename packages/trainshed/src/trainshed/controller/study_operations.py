@@ -97,7 +97,7 @@ class StudyOperations:
         text = (
             f"The operation failed {_MAX_TRIES} times: {failure or 'its trials changed each time'}."
         )
-        with contextlib.suppress(StaleCommit):  # Its study was deleted.
+        with contextlib.suppress(StaleCommit):  # The operation was already finished or deleted.
             await self._finish(_fail(operation, INTERNAL, text, self._now()))
 
     async def _carry_out(self, operation: Operation) -> None:
@@ -186,7 +186,7 @@ class StudyOperations:
             if number in trials and trials[number].state is not TrialState.INFEASIBLE
         ]
         if all(curve.number != checked.number for curve in curves):
-            return False  # The trial has no measurements.
+            return False  # Without a curve, the trial continues.
         (verdict,) = await self._advisor.should_stop(study.spec, curves, (checked.number,))
         return verdict.should_stop
 

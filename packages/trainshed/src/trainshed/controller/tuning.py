@@ -90,7 +90,8 @@ class TuningReconciler:
         trial = await stores.studies.trial(job.study, number)
         work = await stores.work(trial.job)
         assert work is None or isinstance(work, Job)
-        # A primary may report and end before the other replicas run and its job has started.
+        # Without an attempt, the job has reported nothing. Do not check its state instead: the primary may
+        # report measurements and end before all replicas run.
         if work is None or not work.attempt:
             return Sight(trial, work)
         study, is_over = job.spec.study, work.state.is_final

@@ -83,14 +83,14 @@ _CALL: Final[ContextVar[RecordedCall | None]] = ContextVar("call", default=None)
 
 @contextlib.contextmanager
 def recording(call: RecordedCall) -> Generator[None]:
-    """Add the record of this call to the first write in the block or in a task that it starts."""
+    """Add the record of this call to the first write in the block, or in a task that the block has started."""
     call.record.source = call.record.source or SOURCE.get() or None
     before = _CALL.set(call)
     try:
         yield
     finally:
         _CALL.reset(before)
-        # The record is not added to writes of tasks that continue after the block.
+        # From now on, tasks that were started in the block and still run no longer store the record.
         call.is_stored = True
 
 

@@ -90,7 +90,8 @@ class StoreUnreadable(Exception):
 
 
 class StoreOfOtherVersion(StoreUnreadable):
-    """An incompatible version of the service has written the database. The message contains the next step."""
+    """An incompatible version of the service has written the database. The message contains advice on the
+    next step."""
 
 
 W_co = TypeVar("W_co", bound=Work, covariant=True)
@@ -152,7 +153,8 @@ class Commit(Struct, frozen=True):
     model: ModelVersion | None = None
     #: Notifications that are put into the outbox in the same transaction.
     notifications: tuple[Notification, ...] = ()
-    #: Machine use of the job that ended in this step. It is kept for 400 days, even if the job is deleted.
+    #: Records of machine use that ended in this step, because the job released machines. They are kept for
+    #: 400 days, even if the job is deleted.
     uses: tuple[Use, ...] = ()
 
 

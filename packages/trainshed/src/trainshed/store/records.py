@@ -17,17 +17,18 @@ from trainshed.core.units import Nanos
 class OperationKind(enum.StrEnum):
     """The kind of a long-running operation."""
 
-    #: The service deletes a resource. The operation is finished when the client receives it.
+    #: The service deletes a resource. Except for a persistent resource, the operation is already finished
+    #: when the client receives it.
     DELETE = "delete"
-    #: The service creates a resource, which is the operation's response. The operation is finished when the
-    #: client receives it.
+    #: The service creates a resource, which becomes the operation's response. Except for a persistent
+    #: resource, the operation is already finished when the client receives it.
     CREATE = "create"
-    #: The service changes a resource, which is the operation's response. The operation is finished when the
-    #: client receives it.
+    #: The service changes a resource, which becomes the operation's response. Except for a persistent
+    #: resource, the operation is already finished when the client receives it.
     UPDATE = "update"
-    #: The service restarts a persistent resource, which is the operation's response.
+    #: The service restarts a persistent resource, which becomes the operation's response.
     REBOOT = "reboot"
-    #: The service adds files to a dataset. The operation is finished when the client receives it.
+    #: The service adds files to a dataset. The operation is already finished when the client receives it.
     IMPORT = "import"
     #: The service writes files of a dataset or a model in the background.
     EXPORT = "export"
@@ -60,7 +61,8 @@ class Operation(Struct, frozen=True):
     trials: tuple[int, ...] = ()
     #: CHECK_STOPPING: whether the trial should stop.
     should_stop: bool = False
-    #: CREATE, UPDATE: the resource as public JSON. IMPORT, EXPORT: the response.
+    #: CREATE, UPDATE, REBOOT: the resource in the JSON form of the public API. IMPORT, EXPORT: the response
+    #: in this form.
     response: str = ""
     #: The full name of the response's message type.
     response_type: str = ""

@@ -117,8 +117,8 @@ class Node:
                 return np.clip(np.floor(codes), 0, self.size - 1)
 
     def place(self, shares: Array) -> Array:
-        """Return legal codes for shares in [0, 1). Listed values get equal parts. Numbers are uniform on
-        their scale."""
+        """Return legal codes for shares in [0, 1). Each listed value has an equal part of this range. Numbers
+        are uniform on their scale."""
         match self.parameter.type:
             case ParameterType.DOUBLE:
                 return self.snap(shares)

@@ -359,8 +359,8 @@ class Walk:
             self._element(value, element, partial(add, key), where)
 
     def _element(self, value: Value, raw: Any, add: Callable[..., Any], where: str) -> None:
-        """Read an element of a list or map. `add`: adds the element. For a message, `add` returns the empty
-        message to fill. Otherwise its argument is the value."""
+        """Read an element of a list or map. `add`: adds the element. For a message, `add` has no argument and
+        returns the empty message to fill. For all other types, its argument is the value."""
         if raw is None and not value.is_nullable:
             self._reject_value(where, value.label, raw)
         elif value.read is None:
@@ -387,20 +387,22 @@ class Walk:
             if plan.full_name == plans.FIELD_MASK:
                 message.paths.extend(plans.read_mask(raw))
                 return
-            # Stored values may have arrived in binary form, which allows deeper lists.
+            # Allow more levels for stored values than for requests. Stored values may have arrived in binary
+            # form, which allows deeper lists.
             remaining = MAX_DEPTH - self._depth
             depth = MAX_DEPTH if self._keep_output_only else remaining * 2 // _LEVELS_PER_VALUE
             json_format.ParseDict(
                 raw, message, descriptor_pool=pool.TYPES, max_recursion_depth=depth
             )
-        except Exception as error:  # Only the client's value can cause an exception here.
+        except Exception as error:  # Reject the client's value, which is the only possible cause.
             text = (
                 str(error) if plan.full_name not in _TIME_ERRORS else _TIME_ERRORS[plan.full_name]
             )
             self._reject_value(path, f"type.googleapis.com/{plan.full_name}", raw, text)
 
     def _has_too_many(self, entries: Sized, path: str) -> bool:
-        """Whether a list or map has too many entries. If so, it is rejected and must not be read."""
+        """Return whether a list or map has too many entries. If so, its error was added, and the caller must
+        not read its entries."""
         if fault := _entry_count_error(path, len(entries)):
             self._reject(path, fault)
         return bool(fault)
@@ -410,7 +412,8 @@ class Walk:
 
     def _reject_key(self, key: str, path: str, reason: str) -> None:
         where = f" at '{path}'" if path else ""
-        # A key may contain any characters. The error must be valid UTF-8.
+        # Replace characters without a UTF-8 form: a key may contain any characters, but the error must be
+        # valid UTF-8.
         name = key[:_MAX_EXCERPT].encode(errors="replace").decode()
         self._reject(
             f"{path}.{name}" if path else name,

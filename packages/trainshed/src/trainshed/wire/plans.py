@@ -27,7 +27,7 @@ _INTEGRAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?", re.ASCII
 _NUMERIC = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _BASE64_URLSAFE = str.maketrans("-_", "+/")
 _FLOAT_MAX: Final = 3.4028235e38
-"""The largest float as protobuf prints it, which is rounded up."""
+"""The largest 32-bit float in the form that protobuf prints. This form is rounded up."""
 _SPECIAL_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -84,7 +84,7 @@ def integer_reader(low: int, high: int) -> Reader:
 def _integer_text(text: str) -> int:
     """Convert a decimal string to an integer. Plain digits are converted exactly. Text with a fraction of
     zeros or an exponent is converted through float."""
-    # Every 64-bit integer fits into 40 characters.
+    # Reject longer texts. Every 64-bit integer fits into 40 characters.
     match = _INTEGRAL.fullmatch(text) if len(text) <= 40 else None
     if match is None:
         raise UnreadableValue
@@ -277,7 +277,8 @@ class Field(Struct, frozen=True):
 
     @classmethod
     def of(cls, field: "FieldDescriptor") -> "Field":
-        # This field is marked as output-only, but it identifies the project in an update.
+        # Accept this field from clients although it is marked as output-only: it identifies the project in an
+        # update.
         is_name = field.full_name == "google.cloud.resourcemanager.v3.Project.name"
         oneof = field.containing_oneof
         entry = field.message_type
@@ -295,7 +296,8 @@ class Field(Struct, frozen=True):
 
     @property
     def accepts_null(self) -> bool:
-        """Whether null is a value. For all other fields, null is the same as an absent field."""
+        """Whether null is a valid value of the field. For all other fields, null is the same as an absent
+        field."""
         is_null = self.value.label.endswith(".NullValue")
         return self.shape is Shape.ONE and (self.value.is_nullable or is_null)
 

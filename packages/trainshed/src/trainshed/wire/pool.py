@@ -76,7 +76,8 @@ def load(api: Api) -> None:
         from google.protobuf import descriptor_pb2
 
         for file in descriptor_pb2.FileDescriptorSet.FromString(read_data(f"{api}.binpb.gz")).file:
-            # The pool accepts a file that it already contains if the bytes are the same.
+            # Serialize deterministically: the pool accepts a file that it already contains only if the bytes
+            # are the same.
             pool().AddSerializedFile(file.SerializeToString(deterministic=True))
 
 

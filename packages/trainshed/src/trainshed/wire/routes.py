@@ -196,7 +196,8 @@ def _tree(
                 parent = field.value.plan
             else:
                 value: str | bool = text
-                # A query has no types. The walk converts the texts of other types.
+                # A query has no types. Only booleans are converted here, because the walk converts the texts
+                # of all other types.
                 if _is_bool(field):
                     value = {"true": True, "false": False}.get(text.lower(), text)
                 if field.shape is Shape.LIST:

@@ -69,7 +69,8 @@ MAX_LISTED_VIOLATIONS: Final = 100
 
 
 def limit_violations(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
-    """Return the violations for a response: the first ones, and the number of omitted violations."""
+    """Return the violations for a response: the first ones, and one more with the number of omitted
+    violations."""
     if len(violations) <= MAX_LISTED_VIOLATIONS:
         return violations
     more = f"And {len(violations) - MAX_LISTED_VIOLATIONS} more faults, which are not listed."
