@@ -273,7 +273,8 @@ def representative(curves: Iterable[CurveSeries]) -> CurveSeries | None:
     """Return the most important of several directories' curves for one tag.
 
     Evaluation curves (directories such as `eval`, `eval_holdout`, `validation`) have priority over training
-    curves. Among equal ones, the curve with the latest measurement is returned. None without curves.
+    curves. Among several evaluation curves, or several training curves, the curve with the latest measurement
+    is returned. Return None if `curves` is empty.
     """
 
     def rank(series: CurveSeries) -> tuple[bool, int, str]:

@@ -91,7 +91,7 @@ class ExportWorker:
         try:
             await self._operations.finish_operation(replace(ended, updated=self._now()))
         except StaleCommit:
-            return  # The operation was cancelled in the meantime. Nothing was changed.
+            return  # The operation was cancelled, so this end was not stored.
         self._notices.publish(operation.subject)
 
     async def _write(self, operation: Operation, export: Export) -> tuple[str, dict[str, Any]]:

@@ -61,7 +61,7 @@ def slot_requests(job: Job, launching: LaunchDefaults) -> tuple[SlotRequest, ...
             SlotRequest(
                 replica=replica.id,
                 hostname=hostname(job.uid, job.spec, replica.id),
-                # A replica that has lost its node keeps its former node here until it has another one.
+                # If a replica has lost its node and has no new node yet, specify its former node.
                 node=replica.node or replica.avoid or "",
                 accelerators=accelerators.count if accelerators else 0,
                 vcpus=machine.vcpus,

@@ -99,8 +99,8 @@ class RetentionTimer:
             query = replace(query, after=page.next_after)
 
     async def _delete(self, over: _FinishedJob) -> bool:
-        """Delete the works that a job has created, then the job. Return False if one of them is in use and
-        cannot be deleted yet."""
+        """Delete the works that a job has created, then the job. Return False if the job or one of these
+        works is in use and cannot be deleted yet."""
         try:
             for child in await self.reader.children(over.uid):
                 if not await self._delete(_FinishedJob(child.uid, child.name, child.ended)):

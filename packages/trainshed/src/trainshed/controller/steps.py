@@ -69,8 +69,8 @@ class JobSteps:
     ) -> tuple[Job, tuple[TimelineEntry, ...]]:
         """Return the job after its intents and these events, and the new entries of its timeline."""
         job, entries = live.job, list[TimelineEntry]()
-        # A replica that was lost together with its node is no longer on the node. It must not start there
-        # again only to receive a request to leave.
+        # Remove lost replicas from unfit nodes before their losses are processed. Otherwise they would be
+        # restarted on these nodes, only to be requested to leave them.
         lost = frozenset(event.replica for event in events if isinstance(event, ReplicaLost))
         if lost:
             job = self._leave(job, lost, entries)
@@ -138,8 +138,8 @@ class JobSteps:
         return job
 
     def _prepare(self, before: Job, job: Job, entries: list[TimelineEntry]) -> Job:
-        """Start a job whose runtime is ready in the same commit. Otherwise add a timeline entry about its
-        preparation."""
+        """If the job's runtime is ready, start the job in the same commit. Otherwise, add a timeline entry
+        about the preparation of a new attempt."""
         if is_ready(self._runtimes, job):
             return self._fold(job, RuntimePrepared(job.attempt), entries)
         if job.attempt != before.attempt:

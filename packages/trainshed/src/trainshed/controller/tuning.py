@@ -163,7 +163,7 @@ class TuningReconciler:
         exhausted = proposals.exhausted and len(pairs) < count
         begun = start_trials(transition, pairs, exhausted=exhausted)
         if machine.startable_trials(transition.job):
-            self._wake(job.uid)  # More trials can start now than when suggestions were requested.
+            self._wake(job.uid)  # Request suggestions for further trials that can start now.
         return begun
 
     async def _suggest(

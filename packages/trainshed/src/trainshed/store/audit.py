@@ -83,7 +83,7 @@ _CALL: Final[ContextVar[RecordedCall | None]] = ContextVar("call", default=None)
 
 @contextlib.contextmanager
 def recording(call: RecordedCall) -> Generator[None]:
-    """Add the record of this call to the first write in the block, or in a task that the block has started."""
+    """Add the record of this call to the first write in the block, or in a task that was started there."""
     call.record.source = call.record.source or SOURCE.get() or None
     before = _CALL.set(call)
     try:

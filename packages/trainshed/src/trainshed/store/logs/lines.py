@@ -279,13 +279,14 @@ def severity_of(stream: Stream, text: str) -> Severity:
 
 
 def begins_plainly(head: str) -> bool:
-    """Return whether a line begins with neither a level, a bracket nor a time. The patterns for such
-    beginnings then cannot match."""
+    """Return whether a line begins with neither a level, a bracket nor a time. Patterns for lines that begin
+    with one of these cannot match it."""
     first, second = head[:1], head[1:2]
     if "a" <= first <= "z" or not first:
         return True
     if "A" <= first <= "Z":
-        # `ERROR:` begins with two capitals, and `E1120` with a letter and a digit.
+        # A level such as `ERROR:` begins with two capitals, and a glog header such as `E1120` with a letter
+        # and a digit.
         return not (second.isupper() or second.isdecimal())
     return first.isdecimal() and ":" not in head
 

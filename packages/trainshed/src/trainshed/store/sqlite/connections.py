@@ -53,7 +53,7 @@ def _open(database: Path) -> sqlite3.Connection:
     # Disable SQLite's check of the thread. Only one thread at a time uses a connection, but another thread
     # may have opened the connection.
     connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
-    # A text with invalid UTF-8 must not prevent reading and reporting the rest of the row.
+    # Replace invalid UTF-8 in a text, so that the rest of the row can still be read and reported.
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")

@@ -185,7 +185,7 @@ class Intake(Port):
 
         def work(connection: sqlite3.Connection) -> None:
             for uid in uids:
-                # Another request may have deleted the work and its timeline in the meantime.
+                # Skip a work that another request has deleted together with its timeline.
                 if connection.execute(_SQL["is_there"], {"uid": uid}).fetchone():
                     append_timeline(connection, uid, (entry,))
 

@@ -82,8 +82,8 @@ def trust_radius(trials: int, dimensions: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TrustRegion:
-    """The region near observed and pending points: a box around each of them. `centres`: the codes of their
-    numeric parameters, shape (n, d)."""
+    """The region near observed and pending points: a box around each of these points. `centres`: the codes of
+    the points' numeric parameters, shape (n, d)."""
 
     centres: Array
     radius: float
