@@ -59,7 +59,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=256)]
 
 
 class _AccountTexts(Struct, rename="camel"):
-    """The texts of an account that a request sets; None = not set."""
+    """The display name and description that a request sets for an account; None = not set."""
 
     display_name: _Text | None = None
     description: _Text | None = None
@@ -326,7 +326,8 @@ async def _change(
     update_book: Callable[[AccessBook, ServiceAccount], AccessBook],
     **detail: object,
 ) -> None:
-    """Store the book that `update_book` returns for the current book and account. Raises NotFound."""
+    """Change the account in the path of a request. `update_book`: returns the new access book for the current
+    book and the current account. Raises NotFound."""
     account = _account(call)
     name = _name(account.project, account.email)
     await call.services.access.change(

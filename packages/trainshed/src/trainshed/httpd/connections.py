@@ -25,16 +25,16 @@ class Limits(Struct, frozen=True):
     #: head, then idle connections. After that, it drops connections of the project or user that holds more
     #: than half of all connections.
     connections: int = 1024
-    #: Maximum size of a request line with its headers. It also limits the chunk headers and trailers between
-    #: two parts of a body.
+    #: Maximum size in bytes of a request line with its headers. The limit also applies to the chunk headers
+    #: and trailers between two parts of a body.
     head_bytes: int = 64 << 10
     #: Maximum time in seconds from the start of a connection or head to the end of the head.
     head_seconds: float = 20.0
     #: Minimum number of bytes of an unfinished body per `body_seconds`, while the server reads the body.
     body_bytes: int = 4 << 10
     body_seconds: float = 20.0
-    #: Maximum size of the rest of a body that the server reads and drops after it has responded to the
-    #: request.
+    #: Maximum size in bytes of the rest of a body that the server reads and drops after it has responded to
+    #: the request.
     unread_bytes: int = 64 << 20
 
 

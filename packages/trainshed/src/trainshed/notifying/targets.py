@@ -84,7 +84,7 @@ class NotifyTable(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Smtp:
-    """The mail server."""
+    """The mail server for notifications, and how the service connects to it."""
 
     host: str
     port: int

@@ -44,7 +44,7 @@ class Histogram(Struct):
 
 
 class Meters(Struct):
-    """All counters since the start of the service. For use on its event loop."""
+    """All counters since the start of the service. Must be used on the service's event loop."""
 
     #: Durations of requests, without streams, by transport (`rest`, `grpc`), method and code.
     requests: Histogram = field(default_factory=lambda: Histogram(LATENCIES))
@@ -54,20 +54,20 @@ class Meters(Struct):
     starts: Histogram = field(default_factory=lambda: Histogram(SPANS))
     #: Finished jobs, by API, state and rule of the failure table.
     ends: Counter[Labels] = field(default_factory=Counter[Labels])
-    #: Retries of whole jobs, by rule.
+    #: Retries of whole jobs, by rule of the failure table.
     retries: Counter[Labels] = field(default_factory=Counter[Labels])
-    #: Restarts of replicas within their attempt, by rule.
+    #: Restarts of replicas within their attempt, by rule of the failure table.
     restarts: Counter[Labels] = field(default_factory=Counter[Labels])
     #: Number of lines in the logs of finished replicas.
     lines: int = 0
-    #: Number of jobs that the retention has deleted.
+    #: Number of jobs that the service has deleted after their retention period.
     deleted_jobs: int = 0
     #: Attempts to deliver a notification, by target and outcome.
     notifications: Counter[Labels] = field(default_factory=Counter[Labels])
 
 
 _INTERVAL: Final = 0.05
-"""Seconds between two measurements. A measured delay can be too short by this much."""
+"""Seconds between two measurements. A measured delay can be too short by up to this interval."""
 _WINDOW_SECONDS: Final = 30.0
 """Length of a window in seconds. `Lag.recent` covers between one and two windows."""
 

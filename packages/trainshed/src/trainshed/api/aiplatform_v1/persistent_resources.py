@@ -132,7 +132,8 @@ async def update(call: Call, request: Any) -> Message:
 
 
 async def reboot(call: Call, request: Any) -> Message:
-    """Restart the jobs of a resource. If the resource is in the state ERROR, request its machines again."""
+    """Restart the jobs of a resource. If the resource is in the state ERROR, request the resource's machines
+    again."""
     name = PersistentResourceName.parse(request.name)
 
     def change(current: PersistentResource, _: Used) -> PersistentResource:
@@ -183,7 +184,7 @@ async def _change(
 
 
 async def _operation_response(services: Services, operation: Operation) -> Message:
-    """Return the current message of an operation, which may be unfinished."""
+    """Read an operation again, and return its current message. The operation may be unfinished."""
     return await operations.operation_view(
         services, await services.reader.operation(operation.name)
     )

@@ -73,7 +73,7 @@ async def look_up_study(call: Call, request: Any) -> Message:
 
 
 async def delete_study(call: Call, request: Any) -> Message:
-    """Delete a study with its trials. Wake the requests that wait for its operations."""
+    """Delete a study with its trials. Wake the requests that wait for operations of the study."""
     name, services = StudyName.parse(request.name), call.services
     uid = await services.studies.delete_study(name, services.now())
     services.notices.publish(JobUid(uid))

@@ -175,7 +175,7 @@ CHECKS: Final[Checks] = {f"{V1}.PipelineService.CreateTrainingPipeline": check_c
 def _new(
     services: Services, parent: LocationName, uid: JobUid, draft: PipelineRequest
 ) -> tuple[Pipeline, Job | TuningJob]:
-    """Return the records of the pipeline and of its job, which are not stored yet."""
+    """Return new records of the pipeline and of its job, without storing them."""
     parsed, now = draft.pipeline, draft.created_at
     name = JobName(Api.VERTEX, parent.project_id, parent.location, str(uid), Collection.PIPELINES)
     sent_inputs = {"jobSpec": draft.inputs} if parsed.spec.task is Task.CUSTOM else draft.inputs

@@ -218,7 +218,7 @@ class Ticket(Struct, frozen=True):
 
     job_uid: JobUid
     replica: ReplicaId
-    #: The network address of the user, for the job's timeline.
+    #: The user, for the job's timeline: an e-mail address, or whose link an unknown user has opened.
     who: str
     #: The owner of the ticket, who must have the permission.
     principal: Principal
@@ -226,7 +226,7 @@ class Ticket(Struct, frozen=True):
     autopsy: int | None = None
     #: The port to connect to (`TerminalRequest.port`); None = open a shell.
     port: str | None = None
-    #: The port's name as in the request.
+    #: The port as the user has requested it: its number, or the name of a page of the job.
     name: str = ""
 
 

@@ -219,7 +219,8 @@ class Scan(Generic[T]):
 
 
 class Listing(Struct, Generic[T], frozen=True):
-    """The filter and orders of a short list of records."""
+    """Determines how a list of records is filtered, ordered and divided into pages. For short lists, which
+    are read completely."""
 
     #: Plural noun for the records in errors.
     noun: str

@@ -158,7 +158,7 @@ def projects_of(request: Message) -> Iterator[str]:
 
 
 def project_in(name: str) -> str:
-    """Return the ID or number of the project in a full resource name; "" if it contains none."""
+    """Return the ID or number of the project in a full resource name; "" if the name contains no project."""
     match name.split("/"):
         case ["projects", project, *_]:
             return project

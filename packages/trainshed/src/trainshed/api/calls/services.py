@@ -157,7 +157,7 @@ class CapacityView(Protocol):
         ...
 
     def load(self) -> Load:
-        """Return the load of all projects together."""
+        """Return the current numbers of jobs and the usage of all projects, for metrics and the console."""
         ...
 
     async def readmit(self, node: str) -> None:

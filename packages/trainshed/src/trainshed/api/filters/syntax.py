@@ -24,7 +24,7 @@ class FilterError(ValueError):
 
 
 class Comparison(Struct, frozen=True):
-    """A path, an operator and a value."""
+    """A comparison in a filter, such as `state=RUNNING`: a path, an operator and a value."""
 
     #: The names in the path, which are separated by dots. Quotes and escapes are removed.
     path: tuple[str, ...]

@@ -123,7 +123,8 @@ async def _responses(
 
 
 class _Session:
-    """The state of a session."""
+    """One session: its position in the logs of its jobs, and the entries that it has read but not returned
+    yet."""
 
     def __init__(
         self, services: Services, projects: Sequence[str], log_filter: LogFilter, window: float
@@ -196,7 +197,7 @@ class _Session:
             self._done = set(sorted(self._done)[_MAX_DONE_JOBS // 2 :])
 
     async def _read_job(self, job: _TailedJob) -> bool:
-        """Read new entries of a job. Return whether the job may have more."""
+        """Read new entries of a job. Return whether the job may have more new entries."""
         if job.has_service_lines:
             timeline = await self._services.reader.timeline(job.work.uid)
             linked = [with_links(self._services, job.work, entry) for entry in timeline]

@@ -145,7 +145,7 @@ async def find_job(reader: Reader, target: str) -> tuple[Job, str]:
 
 
 async def _trial_job_advice(reader: Reader, work: TuningJob) -> str:
-    """Return a sentence with the name of a trial's job, which is running or the newest."""
+    """Return advice that contains the name of a trial's job: a running job, or else the newest one."""
     jobs = await descendant_jobs(reader, work.uid)
     if not jobs:
         return "No trial has started yet. Try again later."

@@ -139,8 +139,8 @@ def queried_project(call: JsonCall) -> str:
 
 
 def read_location(call: JsonCall, project: str, region: str, faults: Faults) -> tuple[str, str]:
-    """Return a project and a region. The defaults for "" are those of the service. Adds errors to
-    `faults`."""
+    """Return a project and a region. If one of them is "", return the service's default instead. Adds errors
+    to `faults`."""
     project = read_project(call, project, faults)
     region = region or call.services.settings.region
     known = tuple(sorted({region for api in Api for region in regions(api)}))
@@ -151,8 +151,8 @@ def read_location(call: JsonCall, project: str, region: str, faults: Faults) -> 
 
 
 def queried_location(call: JsonCall) -> tuple[str, str]:
-    """Return the project and the region in the query. The defaults are those of the service. Raises
-    InvalidRequest."""
+    """Return the project and the region in the query. If one of them is not set, return the service's default
+    instead. Raises InvalidRequest."""
     faults = Faults()
     location = read_location(call, call.parameter("project"), call.parameter("region"), faults)
     faults.refuse()

@@ -213,7 +213,7 @@ def json_number(value: float | bytes) -> float | str:
 
 
 _MAX_LINE_LENGTH: Final = 300
-"""Maximum number of characters in a last line."""
+"""Maximum number of characters of a job's last printed line, and of the name of a trend's metric."""
 
 
 async def current_activity(services: Services, work: Work) -> tuple[Glance, Progress | None]:

@@ -30,7 +30,7 @@ _WAITING_KINDS: Final[Mapping[JobState, frozenset[str]]] = {
         {"waiting", "admitted", "attempt", "preparing", "launching", "delayed"}
     ),
 }
-"""Kinds of timeline entries that explain why a job in this state waits."""
+"""For each state of a job, the kinds of timeline entries that explain why the job is not running yet."""
 
 
 def summary(job: Work) -> records.JobSummary:
