@@ -166,7 +166,7 @@ def _self_signed(
 ) -> Bearer:
     key: AccountKey | None = book.keys.get(str(header.get("kid", "")))
     claims = _claims(token, key.public.encode(), "RS256") if key else dict[str, Any]()
-    # The subject is optional. If present, it must be the account itself.
+    # A token need not contain a subject. If it contains one, the subject must be the account itself.
     issuer = claims.get("iss")
     if key is None or issuer != key.email or claims.get("sub", issuer) != key.email:
         raise Unauthenticated(_UNKNOWN)

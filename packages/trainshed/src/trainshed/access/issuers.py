@@ -265,7 +265,8 @@ def _email(claims: Mapping[str, Any], issuer: Issuer) -> str:
             "let the client request the claims email and email_verified."
         )
     is_person = not member_fault(USER + email) and member_of(email) == USER + email
-    # The Kelvin sign becomes a k in lower case. The result would be the address of another user.
+    # Reject non-ASCII characters that become ASCII in lower case. For example, the Kelvin sign becomes a k,
+    # and the result would be the address of another user.
     if not is_person or email == OWNER_EMAIL or email.isascii() != claimed.isascii():
         raise Unauthenticated(
             f"The e-mail address in the token, {email!r}, is not an address of a user. Sign in with another "

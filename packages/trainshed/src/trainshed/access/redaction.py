@@ -40,7 +40,8 @@ def redact(environ: Mapping[str, str], secret_names: Collection[str] = ()) -> di
         for name, value in environ.items()
         if name in secret_names or _is_secret_name(name) or _SECRET_VALUES.search(value)
     }
-    # A hidden value may occur in another value literally or in JSON notation.
+    # Replace each hidden value in two forms, because another value may contain it literally or in JSON
+    # notation.
     long = {environ[name] for name in hidden if len(environ[name]) >= _MIN_SECRET_LENGTH}
     written = {json.dumps(value, ensure_ascii=False)[1:-1] for value in long}
     # Longest first, since one value may be part of another.

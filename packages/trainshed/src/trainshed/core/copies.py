@@ -35,14 +35,14 @@ _COPY: Final = re.compile(r"_copy\d+$")
 
 
 def copy_of(api: Api, job: Mapping[str, Any], now: Nanos, uid: str) -> dict[str, Any]:
-    """Return the request that creates a copy of a job, with the same package contents. `now`: nanoseconds,
-    used for a unique id. `uid`: the uid of the existing job."""
+    """Return the request that creates a copy of a job, with the same package contents. `now`: the time in
+    nanoseconds, from which a unique id is formed. `uid`: the uid of the existing job."""
     fresh = {key: copy.deepcopy(job[key]) for key in INPUTS if job.get(key)}
     if _PACKAGES.search(json.dumps(fresh)):
         fresh["labels"] = {**fresh.get("labels", {}), COPY_LABEL: uid}
     if api is Api.ML:
-        # The id of a trial's job contains a dot, but job ids in requests cannot. An id and its suffix
-        # together may have at most 128 characters.
+        # Replace dots, because the id of a trial's job contains a dot, but job ids in requests cannot.
+        # Shorten the id, because an id and its suffix together may have at most 128 characters.
         stem = _COPY.sub("", str(job.get("jobId", "job"))).replace(".", "_")[:105]
         return {**fresh, "jobId": f"{stem}_copy{now // 10**6}"}
     if model := fresh.get("modelToUpload"):

@@ -104,6 +104,6 @@ class CurveWriter(Protocol):
         ...
 
     async def write(self, directory: str, points: Mapping[str, Sequence[Point]]) -> None:
-        """Add points, grouped by tag, to the series of a directory. Points may be written repeatedly. Raise
-        Unavailable if they cannot be stored."""
+        """Add points, grouped by tag, to the series of a directory. Callers may write the same points again.
+        Raise Unavailable if the points cannot be stored."""
         ...

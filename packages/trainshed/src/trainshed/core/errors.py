@@ -37,11 +37,11 @@ class InvalidRequest(RequestError):
 
 
 class NotFound(RequestError):
-    """The named resource does not exist."""
+    """The resource that the request specifies does not exist."""
 
 
 class AlreadyExists(RequestError):
-    """A resource of that name exists. Names are never reused within a project."""
+    """A resource with the name in the request already exists. Names are never reused within a project."""
 
 
 class FailedPrecondition(RequestError):

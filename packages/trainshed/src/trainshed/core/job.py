@@ -96,7 +96,7 @@ class Strategy(enum.StrEnum):
 
 
 DEFAULT_TIMEOUT = 7 * 24 * 3600 * 10**9
-"""Seven days in nanoseconds (spec/lifecycle#time-limits)."""
+"""Default maximum running time of a job: seven days in nanoseconds (spec/lifecycle#time-limits)."""
 
 
 class Scheduling(Struct, frozen=True):
@@ -113,7 +113,7 @@ class Scheduling(Struct, frozen=True):
 
 
 _SLASHES_OF_A_BUCKET: Final = 2
-"""Number of slashes in `gs://BUCKET`."""
+"""Number of slashes in `gs://BUCKET`. A URI with more slashes also contains a directory."""
 LOG_DIRECTORY: Final = "AIP_TENSORBOARD_LOG_DIR"
 """The variable with the directory for event files of a Vertex program."""
 _MOUNT: Final = "/gcs/"
@@ -159,8 +159,8 @@ class JobSpec(Struct, frozen=True):
 
     @property
     def output(self) -> str | None:
-        """The gs:// directory below which the job writes, without a slash at its end. None if the job has
-        none, or only a bucket without a directory."""
+        """The gs:// directory below which the job writes, without a slash at its end. None if the job has no
+        such directory, or specifies a bucket without a directory."""
         uri = (self.base_output_directory or self.job_dir or "").rstrip("/")
         return uri if uri.count("/") > _SLASHES_OF_A_BUCKET else None
 
@@ -191,14 +191,13 @@ class JobSpec(Struct, frozen=True):
 
     @property
     def runtime_notices(self) -> tuple[str, ...]:
-        """The distinct notices about the pools' runtimes, which compare the requested and the actual
-        runtime."""
+        """The distinct notices about differences between the requested and the actual runtimes of pools."""
         notices = (notice for pool in self.pools for notice in pool.program.runtime.notices)
         return tuple(dict.fromkeys(notices))
 
     @property
     def substitutions(self) -> tuple[str, ...]:
-        """The `runtime_notices` about another framework version or another Python than requested."""
+        """The notices about runtimes whose framework version or Python differs from the requested one."""
         choices = (pool.program.runtime for pool in self.pools)
         return tuple(dict.fromkeys(choice.notices[0] for choice in choices if not choice.is_exact))
 

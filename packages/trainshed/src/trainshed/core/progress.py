@@ -222,8 +222,8 @@ class _Counter(Struct):
 class Tracker:
     """Reads the lines of a program in order, and estimates its progress.
 
-    `began`: the start of the program, in seconds of the lines' clock. `totals`: the total by unit
-    (`totals_of`), for lines without a total. The memory is limited to 32 counters for any input.
+    `began`: the start of the program, in seconds of the lines' clock. `totals`: the total amount by unit, as
+    `totals_of` returns it, for lines without a total. The memory is limited to 32 counters for any input.
     """
 
     __slots__ = ("_began", "_counters", "_first", "_growths", "_totals")

@@ -64,7 +64,7 @@ def resource_of(name: JobName, spec: JobSpec) -> PersistentResourceName | None:
 
 
 class ResourcePool(Struct, frozen=True):
-    """Equal machines of a persistent resource."""
+    """A pool of a persistent resource: a number of machines of the same type with equal disks."""
 
     id: str
     machine: Machine
@@ -253,8 +253,8 @@ def resize(
 
 
 def settle(resource: PersistentResource, used: Used, has_jobs: bool) -> PersistentResource | None:
-    """Return the resource after a change of its jobs, or None to delete it. A reboot finishes when no job
-    uses a machine of the resource. `has_jobs`: whether the resource has unfinished jobs."""
+    """Return the resource after a change of its jobs, or None if the resource must be deleted. A reboot
+    finishes when no job uses a machine of the resource. `has_jobs`: whether unfinished jobs use it."""
     if resource.deleted_by is not None:
         return resource if has_jobs else None
     return resource if used else replace(resource, is_rebooting=False)

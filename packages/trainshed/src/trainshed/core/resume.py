@@ -30,8 +30,8 @@ _MAX_READ_CHARS: Final = 4096
 
 
 class Line(Protocol):
-    """A log line (`store.logs.lines.LogLine`). `at`: time in ns. `payload`: the JSON object of a JSON
-    line."""
+    """A log line, such as a `store.logs.lines.LogLine`. `at`: time in ns. `payload`: the JSON object if the
+    line is one, otherwise None."""
 
     @property
     def at(self) -> int: ...
@@ -257,7 +257,8 @@ _NOT_IN_BUCKET: Final = (
 
 
 def result(findings: tuple[Finding, ...]) -> Result:
-    """Return FAIL if any program started over, PASS if all programs resumed, and otherwise UNKNOWN."""
+    """Return FAIL if the program started over after any drill, PASS if it resumed after every drill, and
+    otherwise UNKNOWN."""
     outcomes = {finding.outcome for finding in findings}
     if Outcome.STARTED_OVER in outcomes:
         return Result.FAIL

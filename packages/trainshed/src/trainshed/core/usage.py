@@ -161,7 +161,8 @@ def _machines(
     nodes: Mapping[str, Node],
 ) -> tuple[Use, ...]:
     began, until = span
-    #: Processors, bytes of memory and accelerators of each node that earlier pools do not use.
+    #: The part of each node that the machines of earlier pools leave: processors, bytes of memory,
+    #: accelerators.
     left = {
         node.name: (node.vcpus, node.memory_bytes, sum(count for _, count in node.accelerators))
         for node in map(nodes.get, {*places.values()})
@@ -225,7 +226,7 @@ class Budget(Struct, frozen=True):
 
     @property
     def reached_mark(self) -> int:
-        """The highest reached mark, or 0 if none is reached."""
+        """The highest percentage in `marks` that the usage has reached, or 0 if it has reached none."""
         reached = [mark for mark in self.marks if self.usage >= self.limit * mark / 100]
         return max(reached, default=0)
 

@@ -279,7 +279,8 @@ class Shapes:
 
     def of(self, gang: GangRequest) -> tuple[Shape, tuple[Kind, ...]]:
         """Return the gang's shape, and the kind of each of its replicas."""
-        # The replicas of a pool are adjacent, and share one object.
+        # Group adjacent equal demands. This is fast, because the replicas of a pool are adjacent and share
+        # one object.
         runs = [
             (self._kind(demand), sum(1 for _ in run))
             for demand, run in groupby(gang.replicas, itemgetter(1))

@@ -352,7 +352,8 @@ def node_statuses(
         capacity = node.capacity
         if capacity is None:
             continue
-        # In relaxed mode, replicas may have requested more than the node has. They then share the whole node.
+        # Limit the displayed use to the size of the node. In relaxed mode, replicas may have requested more
+        # than the node has, and then share the whole node.
         there = dict(capacity.accelerators)
         used = (
             (kind, min(count, there.get(kind, 0)))
@@ -381,7 +382,7 @@ def quota_statuses(snapshot: Snapshot, project_id: str | None) -> tuple[QuotaSta
         meter = snapshot.meters.get(replace(key, metric=JOBS) if key.metric == QUEUED else key)
         used, waiting = (meter.usage, meter.waiting) if meter else (0, 0)
         used = waiting if key.metric == QUEUED else used
-        # Resources without a limit are reported only for the project as a whole.
+        # Without a limit, report a quota only if it is used or requested, and only for the whole project.
         counts = limit is not None or ((used or waiting) and not (key.person or key.metric == JOBS))
         if project_id in (None, key.project_id) and counts:
             statuses.append(

@@ -196,10 +196,10 @@ class PlanTransaction:
         #: Number of replicas on each READY node, for relaxed mode.
         self._loads = {node: snapshot.nodes[node].replicas for node in snapshot.ready}
 
-    # Free amounts of quotas
+    # Methods for the free amounts of quotas
 
     def free_quota(self, key: QuotaKey) -> int:
-        """Return the free amount on a meter without the reserved amount."""
+        """Return the amount that is free within the limit of a meter, without the reserved amount."""
         meter = self.snapshot.meters[key]
         if meter.limit is None:
             return ENDLESS
@@ -212,7 +212,7 @@ class PlanTransaction:
             for key, amount in entry.meters
         )
 
-    # Free amounts of nodes
+    # Methods for the free amounts of nodes
 
     def fit(self, kinds: Kinds, without: str | None = None) -> list[Placement] | None:
         """Place a whole gang, or return None if it does not fit. `without`: a node that is not used. In

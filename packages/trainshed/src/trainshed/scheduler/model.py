@@ -180,7 +180,7 @@ def gang(job: Job, policy: Policy) -> GangRequest:
     spec, strategy = job.spec, job.spec.scheduling.strategy
     pools = tuple([(p.position, p.machine, p.disk, p.replica_count) for p in spec.pools])
     if spec.persistent_resource is not None:
-        # The persistent resource, not the job, is charged for its machines.
+        # Charge no quota to the job, because its persistent resource is charged for the machines.
         replicas, quota = _slots(pools), ()
     else:
         replicas, quota = _contents(strategy, pools, job.memory_factor, policy)
@@ -230,8 +230,9 @@ def _slots(pools: tuple[tuple[int, Machine, Disk, int], ...]) -> Replicas:
 def slot_nodes(
     resource: PersistentResource | None, is_fit: Callable[[str], bool]
 ) -> tuple[NodeCapacity, ...]:
-    """Return the machines of a persistent resource as nodes for its jobs. While machines are missing, an
-    additional unavailable node represents them, so that jobs wait. Without a resource, no job fits."""
+    """Return the machines of a persistent resource as nodes for its jobs. `is_fit`: returns whether a node is
+    usable now. While machines are missing, an additional unavailable node represents them, so that jobs wait.
+    Without a resource, no job fits."""
     if resource is None or resource.error is not None:
         return (NodeCapacity("", 0, 0),)
     is_open = not (resource.is_rebooting or resource.deleted_by)

@@ -53,7 +53,8 @@ def plan(snapshot: Snapshot, now: Nanos) -> Plan:
 
 
 def _stop(snapshot: Snapshot) -> tuple[Preempt, ...]:
-    """Preempt the gangs whose hard budget is used up."""
+    """Preempt the gangs of projects and users whose hard budget is used up, except the machines of persistent
+    resources."""
     reasons = {
         uid: reason
         for key, reason in snapshot.exhausted.items()
@@ -310,7 +311,8 @@ class _Planner:
 
 
 def _reason(victim: Entry, entry: Entry) -> str:
-    """Return the reason for the preempted job. Its readers may not see jobs of other projects."""
+    """Return the reason for a preemption, as readers of the preempted job see it. Jobs of other projects are
+    not identified, because these readers may not see them."""
     is_own = victim.gang.project_id == entry.gang.project_id
     return f"its capacity went to {entry.gang.name if is_own else 'a job of another project'}"
 
@@ -429,7 +431,8 @@ def victims(need: Need, candidates: Sequence[Entry]) -> list[Entry] | None:
 
 
 NEVER = 2**62
-"""`not_before` of a gang that was refused finally but still exists, so that it is not refused again."""
+"""The value of `not_before` for a gang after its stock-out. The gang still exists until the job has ended,
+and must not be refused again."""
 
 
 def state_after(before: GangState, decision: Decision) -> GangState:

@@ -170,7 +170,7 @@ class Queue:
             group.release(entry)
 
     def drop(self, entry: Entry) -> None:
-        """Remove a gang."""
+        """Remove a gang from the queue."""
         key = level_of(entry)
         groups = self.levels[key]
         group = groups[entry.gang.project_id]

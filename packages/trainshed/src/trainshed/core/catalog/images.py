@@ -55,7 +55,7 @@ NO_REFERENCE = (
 
 
 class PrebuiltImage(Struct, frozen=True):
-    """Contents of a prebuilt image."""
+    """The framework and the Python version that a prebuilt image contains."""
 
     #: The canonical name of the framework, such as `tensorflow` or `scikit-learn`.
     framework: str
@@ -147,7 +147,8 @@ def image_for_name(name: str, *, gpu: bool = False) -> str | None:
         listed_ones = ", ".join(sorted(versions, key=_order, reverse=True))
         raise ValueError(f"no image of {word} {version} exists; available versions: {listed_ones}")
     wanted = version or max(versions, key=_order)
-    # PyTorch has no image for CPUs only.
+    # Without `gpu`, prefer an image for CPUs. An image for GPUs is the last choice, because PyTorch has no
+    # image for CPUs only.
     devices = ("gpu",) if gpu else ("cpu", "xla", "gpu")
     names = [
         (devices.index(match["device"]), -_version_key(python), image)

@@ -23,7 +23,8 @@ GPU_HOURS = "gpu_hours_per_month"
 CPU_HOURS = "cpu_hours_per_month"
 COST = "cost_per_month"
 BUDGETS = (COST, CPU_HOURS, GPU_HOURS)
-"""Metrics of usage in a calendar month. If one of them is used up, no new jobs start."""
+"""Metrics of usage in a calendar month. After a project or user has reached the limit of such a metric, no
+further jobs of that project or user start."""
 HARD = "_hard"
 """Suffix of the metrics whose limits also stop running jobs."""
 HARD_BUDGETS = tuple(f"{metric}{HARD}" for metric in BUDGETS)

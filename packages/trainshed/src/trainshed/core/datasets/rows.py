@@ -202,8 +202,8 @@ def items(file: ItemFile) -> Iterator[Item]:
 
 
 def _complete_item(form: ImportFormat, item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item with the fields of both common forms: the label as a value and in a list, and the URI of
-    a text in either field. Return the item itself if no field is missing."""
+    """Return an item with the fields of both common forms: a single label as a value and also as a list, and
+    the URI of a text in both fields for texts. Return the item itself if no field is missing."""
     more: dict[str, Any] = {}
     label, labels = item.get(_LABEL), item.get(_LABEL_LIST)
     if form.name.endswith("_classification_single_label"):

@@ -113,7 +113,7 @@ def reason(lines: Sequence[str], *, status: int, number: int | None, child_oom: 
 
 
 def _find_error(lines: Sequence[str]) -> str:
-    """Return the error in the lines that ended the program, or "" if they contain no error."""
+    """Return the error that ended the program, according to its last lines, or "" if no error is found."""
     errors = list(_exceptions(lines))
     if not errors:
         return _last_error_line(lines)
@@ -124,8 +124,8 @@ def _find_error(lines: Sequence[str]) -> str:
             break
         first = errors[index - 1]
     if last is first and _WRAPS.search(last.text):
-        # The other process may have printed its error in any form, so use the last line with an error before
-        # the report about it.
+        # The error only reports the failure of another process. Add the last error line before the report,
+        # because the other process may have printed its own error in any form.
         before = lines[
             : next(at for at, line in enumerate(lines) if line and last.text.startswith(line))
         ]

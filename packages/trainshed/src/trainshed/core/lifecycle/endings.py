@@ -48,8 +48,8 @@ def evidence(
     exit_record: ExitRecord | None = None,
     text: str | None = None,
 ) -> Evidence:
-    """Return the facts about an end that the failure table matches. For an end of the whole attempt,
-    `replica` is None."""
+    """Return the evidence about an end for the failure table. `replica` is None for the end of the whole
+    attempt."""
     spec = transition.job.spec
     pool = replica.id.pool if replica else 0
     known = Evidence(
@@ -149,8 +149,8 @@ def decide(transition: Transition, outcome: Outcome) -> None:
 
 
 def end_attempt(transition: Transition) -> None:
-    """Start to stop the attempt. Replicas without a process become LOST at once, because no engine reports
-    their end."""
+    """Request the stop of the attempt. A replica without a process becomes LOST at once, because no engine
+    reports the end of such a replica."""
     nothing_runs = transition.job.phase in _NOTHING_RUNS
     if not transition.fire_attempt(AttemptTrigger.END_DECIDED):
         return
@@ -238,8 +238,8 @@ def _stop_notice(evidence: Evidence) -> StopNotice | None:
 
 
 def _restart(transition: Transition, replica: Replica, verdict: Verdict) -> None:
-    """Start the replica's next incarnation, at once or after a pause. It uses the same node unless the
-    replica has to leave the node."""
+    """Start the replica's next incarnation, at once or after a pause. The next incarnation uses the same node
+    unless the replica has to leave the node."""
     window = verdict.rule.window
     recent = (
         (*(at for at in replica.recent if at > transition.now - window), transition.now)

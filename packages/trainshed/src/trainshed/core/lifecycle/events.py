@@ -45,7 +45,7 @@ class Preempted(Struct, frozen=True):
 
 
 class RuntimePrepared(Struct, frozen=True):
-    """All environments of the attempt are built and their packages are installed."""
+    """All environments of the attempt are built, including the packages of the job."""
 
     attempt: int
     #: Nanoseconds that the attempt waited for its environments, or 0 if they already existed.
@@ -180,7 +180,7 @@ class PrepareRuntime(Struct, frozen=True):
 
 
 class StartReplicas(Struct, frozen=True):
-    """Allocate the gang's slots and start the replicas without a process. Slots of earlier attempts are
+    """Allocate the gang's slots and start the replicas that have no process. Slots of earlier attempts are
     released first."""
 
     attempt: int

@@ -85,7 +85,7 @@ def step(job: Job, event: Event, now: Nanos, policy: FailurePolicy = _POLICY) ->
         return Step(job)
     transition = Transition(job, now, policy)
     _apply_event(transition, event)
-    # Fire the drills that wait only for their replica to run.
+    # Trigger the drills that wait for no log line, if their replica runs now.
     for drill in transition.job.drills:
         is_due = drill.is_armed and not drill.at_line
         if is_due and drill_target(transition.job, drill) is not None:
@@ -433,7 +433,7 @@ def _fire_drill(transition: Transition, drill: Drill) -> None:
     transition.record(timeline.drill_fired(transition.job, fired))
     match drill.kind:
         case DrillKind.KILL | DrillKind.OOM | DrillKind.SEGV:
-            return  # The engine injects the fault, and reports the end like any other end.
+            return  # The engine injects the fault and then reports the end.
         case DrillKind.MAINTENANCE:
             reason = f"{replica.node} is under maintenance (drill {drill.number})"
             transition.change_replica(replica.id, leaving=reason)

@@ -97,7 +97,8 @@ class Actor(Struct, frozen=True):
 
     @property
     def person(self) -> str:
-        """The address of the responsible user or service account, whose quotas and usage count."""
+        """The address of the user or service account that is responsible for the work. The work counts
+        against the quotas and the fair share of this address."""
         return self.job.person if self.job is not None else self.email
 
     def __str__(self) -> str:
@@ -128,8 +129,8 @@ class Replica(Struct, frozen=True):
     restarts: Counters = ()
     #: Times of the last restarts (ns), for rules that limit the restart rate.
     recent: tuple[int, ...] = ()
-    #: The node that the replica had to leave, or with which it was lost. Its next incarnation avoids this
-    #: node.
+    #: The node that the replica had to leave, or that was lost together with the replica. The replica's next
+    #: incarnation avoids this node.
     avoid: str | None = None
     #: Number of recorded notes of this incarnation.
     notes: int = 0
@@ -206,7 +207,7 @@ class WorkRecord(Struct, frozen=True):
     outcome: Outcome | None = None
     #: The public error of finished work.
     error: JobError | None = None
-    #: The tuning job or pipeline that created the job, or None for a client. Never set for a pipeline.
+    #: The tuning job or pipeline that created the job. None for a client's job. Always None for a pipeline.
     parent: Parent | None = None
     #: The client that created the record, or the creator of its parent. None if unknown.
     creator: Actor | None = None

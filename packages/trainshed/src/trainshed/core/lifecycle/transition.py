@@ -173,7 +173,7 @@ class WorkTransition(Generic[W]):
 
     def fire_job(self, trigger: JobTrigger) -> bool:
         """Apply a trigger to the state of the job. Return False if the trigger is ignored. Raise
-        IllegalTransition if it is impossible."""
+        IllegalTransition if the trigger is impossible in this state."""
         state = JOB.fire(self.job.state, trigger, self._history_lines())
         if state is not None and state is not self.job.state:
             self.change(state=state)
@@ -218,7 +218,7 @@ class Transition(WorkTransition[Job]):
 
     def fire_attempt(self, trigger: AttemptTrigger) -> bool:
         """Apply a trigger to the state of the attempt. Return False if the trigger is ignored. Raise
-        IllegalTransition if it is impossible."""
+        IllegalTransition if the trigger is impossible in this state."""
         phase = ATTEMPT.fire(self.job.phase, trigger, self._history_lines())
         if phase is not None:
             self.change(phase=phase)
@@ -228,7 +228,7 @@ class Transition(WorkTransition[Job]):
         self, replica: ReplicaId, trigger: ReplicaTrigger, **changes: Any
     ) -> Replica | None:
         """Apply a trigger to the state of a replica, set its `changes`, and return the replica. Return None
-        if the trigger is ignored. Raise IllegalTransition if it is impossible."""
+        if the trigger is ignored. Raise IllegalTransition if the trigger is impossible in this state."""
         before = self.replica(replica)
         state = REPLICA.fire(before.state, trigger, self._history_lines())
         if state is None:

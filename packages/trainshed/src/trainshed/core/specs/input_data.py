@@ -37,7 +37,7 @@ _UNSERVED_SPLITS: Final = {
     "filterSplit": "This service does not support it. Write the split of each item into its "
     "import file as its ML use, which overrides fractions, and omit this field.",
 }
-"""Alternatives to splits that the service does not support."""
+"""Errors for splits that the service does not support, by field, with the alternative to each."""
 _NOT_APPLIED: Final = (
     "This service does not apply it. Omit it, and select items by annotation_schema_uri."
 )
@@ -72,7 +72,8 @@ def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPla
 
 
 def read_export(config: Section, dataset: Dataset, at: Nanos) -> SplitPlan | None:
-    """Parse `exportConfig` of a dataset. Without a split, all rows form one set. See `read_data`."""
+    """Parse `exportConfig` of a dataset. Without a split, all rows form one set. The parameters and the
+    result are those of `read_data`."""
     _refuse_unserved(config)
     if config.text("exportUse") == "CUSTOM_CODE_TRAINING" and not config.has("fractionSplit"):
         config.fault("fractionSplit", "It must be set for the export use CUSTOM_CODE_TRAINING.")

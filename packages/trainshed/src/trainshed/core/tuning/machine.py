@@ -37,9 +37,10 @@ twice as many trials failed as succeeded (facts/tuning#failing-trials has no fig
 class Sight(Struct, frozen=True):
     """The observed state of a running trial.
 
-    `trial`: its record. `job`: its stored job, or None if deleted. `measurements`: all its measurements,
-    ascending by step. `stored`: its stored measurements. `tags`: all tags for which its program reported a
-    value. `summaries`: its TensorFlow summaries, or None if they were not read.
+    `trial`: the trial's record. `job`: the stored job of the trial, or None if deleted. `measurements`: all
+    measurements of the trial, ascending by step. `stored_measurements`: the measurements that are already
+    stored. `tags`: all tags for which the program reported a value. `summaries`: the TensorFlow summaries of
+    the program, or None if they were not read.
     """
 
     trial: Trial
@@ -237,7 +238,7 @@ def _infeasible(
 
 
 def _too_many_failed(job: TuningJob) -> bool:
-    """Return whether so many trials have failed that the job fails (facts/tuning#failing-trials)."""
+    """Return whether the job fails because of its failed trials (facts/tuning#failing-trials)."""
     if limit := job.spec.max_failed_trials:
         return job.failed >= limit
     if job.succeeded + job.infeasible == 1:

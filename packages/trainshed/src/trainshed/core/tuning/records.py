@@ -47,7 +47,7 @@ class SeenSummaries(Struct, frozen=True):
 
 
 class TuningJob(WorkRecord, frozen=True, kw_only=True):
-    """A tuning job."""
+    """A tuning job in its stored form, with its running trials and the best result."""
 
     spec: TuningSpec
     running: tuple[RunningTrial, ...] = ()
