@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 HELD: Final = "held.json"
-"""The name of the file. Each engine writes the file to the directory of its own files."""
+"""The name of the file. An engine writes the file to the directory of its own files."""
 _HELD: Final = f"engines/*/{HELD}"
 
 
