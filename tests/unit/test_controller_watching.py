@@ -63,7 +63,7 @@ async def test_drill_line_printed_before_the_replica_start_event_is_found() -> N
     watchers.close()
 
 
-async def test_drill_ordered_during_a_log_search_fires_at_the_last_line_in_the_log() -> None:
+async def test_drill_requested_during_a_log_search_starts_at_the_last_line_of_the_log() -> None:
     log = Log("step 7")
     fired: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
     watchers = Watchers(log, lambda: CREATED, lambda _, event: fired.set_result(event))

@@ -12,7 +12,7 @@ from trainshed_cluster.remote.needs import drop_unused_needs, move_replicas, wit
 from trainshed_cluster.remote.replica_slot import ReplicaSlot, agent_key
 
 
-def test_pending_node_does_not_renew_allocations_of_live_replicas() -> None:
+def test_live_replicas_keep_their_allocations_while_another_node_is_pending() -> None:
     """Otherwise, if the wait takes too long, the engine would release the nodes of running replicas."""
     replica_slots = (
         ReplicaSlot(PRIMARY, SlotRequest(PRIMARY, "r0", "a"), allocation_index=0, launched=1),

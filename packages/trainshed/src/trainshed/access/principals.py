@@ -42,7 +42,8 @@ class Rights(Struct, frozen=True):
 
 
 class Bearer(Struct, frozen=True):
-    """The identity in a token that is not stored, with the origin of the token."""
+    """The identity from a token that the service does not store, such as an ID token. Also contains the
+    principal and the key with which the token was obtained."""
 
     email: str
     #: ID of the key that signed the token, or of the key with which `by` obtained the token; None = no key.

@@ -57,7 +57,8 @@ def _faults(value: object, wanted: inspect.Type, at: str, meaning: str = "") -> 
 
 
 def _misfit(value: object, wanted: inspect.Type, meaning: str) -> str | None:
-    """Return the error in a value as a whole, without its parts, or None if it is valid."""
+    """Return an error if the value itself is invalid, such as a wrong type. Return None if it is valid. The
+    entries of lists and tables are not checked."""
     match wanted:
         case inspect.BoolType() if not isinstance(value, bool):
             return f"{value!r} is neither true nor false; write one of them, without quotes"

@@ -47,7 +47,8 @@ class Notices:
         return self._numbers.get(uid, self._forgotten)
 
     def since(self, count: int) -> list[JobUid] | None:
-        """Return the jobs with news after the number `count`, or None if these are no longer stored."""
+        """Return the jobs that have notices with a number greater than `count`. Return None if some of these
+        notices are no longer stored."""
         if count < self._forgotten:
             return None
         news: list[JobUid] = []

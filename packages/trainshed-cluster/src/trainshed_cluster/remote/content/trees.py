@@ -121,7 +121,8 @@ class Identity:
 
 
 def identify(root: Path, *, without_sites: bool = False) -> Identity:
-    """Identify a tree. Blocks. Raises OSError."""
+    """Return the identity of a directory tree, which changes with any file in it. Blocks. Raises OSError if a
+    file cannot be read."""
     identity = Identity(root)
     for entry in walk(root, without_sites=without_sites):
         identity.add(entry)

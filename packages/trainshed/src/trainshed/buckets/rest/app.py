@@ -167,8 +167,8 @@ class BucketsApp:
         if call.signer is None:
             if call.key:
                 raise InvalidRequest(
-                    "This signed URL was rejected, since it contains the key of its signer. Delete "
-                    "that token (`trainshed tokens delete`), and sign the address without /with/KEY: "
+                    "This signed URL was rejected, because its part /with/KEY is the key of a token. Delete "
+                    "that token (`trainshed tokens delete`), and sign an address without /with/KEY: "
                     'generate_signed_url(api_access_endpoint="http://HOST:PORT").'
                 )
             if call.target.endpoint is not Endpoint.XML:

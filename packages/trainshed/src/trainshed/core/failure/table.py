@@ -225,7 +225,8 @@ def _read(entry: Entry, *, is_built_in: bool = False) -> tuple[dict[str, Any], l
 
 
 def _rule(read: Mapping[str, Any]) -> Rule:
-    """Return the row of an entry whose fields are valid individually."""
+    """Return an entry of the table as a row. The caller has validated each field. `_contradictions` then
+    validates the combination of the fields."""
     match = Match(**{field: read[field] for field in _MATCHES if field in read})
     gives = {field: read[field] for field in _GIVES if field in read}
     return Rule(read["name"], match, **gives)

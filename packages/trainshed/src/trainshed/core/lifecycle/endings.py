@@ -83,7 +83,8 @@ def judge_end(
         decided = job.outcome.at if job.outcome else job.retry.at if job.retry else 0
         may_turn = job.outcome is None or job.outcome.state is JobState.CANCELLED
         if job.retry is not None and retry_budget(verdict.rule, spent):
-            may_turn = False  # Keep the decision: the current retry also handles this end.
+            # Do not replace the decision: the retry in progress also covers this replica's end.
+            may_turn = False
         if may_turn and _ended_the_job_before(evidence, verdict, decided):
             _decide_by(transition, evidence, verdict)
         settle(transition)

@@ -136,8 +136,8 @@ def _below(directory: str | None, number: int) -> str | None:
 
 
 def public_json(spec: JobSpec, *, display_name: str, job_id: str) -> str:
-    """Return the resource of a trial's job in public JSON, with input fields only. `spec`: the result of
-    `trial_spec` for that trial."""
+    """Return a trial's job as JSON of its public API, with input fields only. `spec`: the job's
+    specification, as `trial_spec` returns it."""
     job: dict[str, Any] = json.loads(spec.job_json)
     if spec.api is Api.ML:
         job.pop("hyperparameters", None)

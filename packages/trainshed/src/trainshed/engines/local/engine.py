@@ -444,8 +444,8 @@ class Reconciler:
             self._request_not_started()
 
     def reconcile(self, slot_handle: SlotHandle) -> None:
-        """Start a task that determines the state of a slot. The slot has no connection, and its end is not
-        known."""
+        """Start a task that determines the state of a slot without a connection to its shim. The slot's
+        program may have ended."""
         work = partial(self._reconcile, slot_handle, slot_handle.incarnation)
         what = f"job {slot_handle.job_uid}: looking into {slot_handle.slot.replica}"
         self._tasks.keep(work, what)

@@ -1,13 +1,13 @@
 """Filters a replica's system calls. The kernel notifies the shim of some calls, and rejects other calls that
 would bypass the shim.
 
-The shim handles bind and connect (`socket_calls`). The following calls fail as on a kernel that does not have
-them, which libraries support:
+The shim handles bind and connect (`socket_calls`). The following calls fail with the error of
+a kernel that does not have them. Libraries handle this error:
 
 - io_uring, because its requests are not system calls
 - calls with x32 numbers
 - bind in 32-bit programs; their other calls work
-- MPTCP and SMC sockets, because Landlock does not see their TCP ports
+- MPTCP and SMC sockets, because Landlock does not restrict their TCP ports
 
 Calls that would set a file's setuid bit are rejected, because a program's files in buckets belong to the
 service's user. The calls are allowed for programs of a container image.

@@ -38,9 +38,10 @@ class Source:
         os.close(self._handle)
 
     def lend(self, target: str) -> None:
-        """Mount the source read-only at `target`. Its owner is mapped to the program's owner if the file
-        system supports this; otherwise its permission bits apply. Mounts below it are read-only immediately.
-        The caller must make the mount itself read-only after creating all mount points in it."""
+        """Mount the source at `target`, for read-only use. Mounts below the source are read-only at once. The
+        mount itself stays writable, so that the caller can create mount points in it. The caller must then
+        make it read-only. If the file system supports it, the source's owner is mapped to the program's
+        owner. Otherwise the source's permission bits apply."""
         try:
             self.show(target)
         except OSError:
