@@ -47,7 +47,8 @@ def group_digest(name: str) -> bytes:
 
 def sign(token: bytes, message: "Hello | Accept", before: bytes) -> bytes:
     """Return the payload of a HELLO or ACCEPT: version, proof, nonce and message. `before`: all earlier
-    payloads of the handshake. Because the proof covers them, it is valid only on this connection."""
+    payloads of the handshake. The proof covers these payloads, so the proof is valid only on this connection.
+    """
     body = nonce() + wire.pack_message(message)
     return _VERSION + _mac(token, type(message).__name__.encode() + before + body) + body
 

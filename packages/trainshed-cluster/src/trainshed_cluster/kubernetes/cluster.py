@@ -303,9 +303,9 @@ class KubernetesCluster:
     async def _delete_finished(self, name: AllocationName, pod: Pod) -> None:
         """Delete a Pod after its agent has shut down. Raises ClusterUnavailable."""
         if pod.is_running and pod.metadata.uid not in self._own.waiting_uids:
-            # The agent has just been shut down, so the Pod ends soon. Wait for that, because Kubernetes
-            # deletes a Pod that has ended at once. Otherwise the kubelet must clean up first, and old
-            # kubelets do that only once a minute.
+            # The agent has just been shut down. Wait until the Pod has ended, because Kubernetes deletes an
+            # ended Pod immediately. The deletion of a running Pod waits for the kubelet, and old kubelets
+            # clean up only once a minute.
             await self._ends_within(_EXIT_TIMEOUT, name)
         try:
             await self._delete(pod)

@@ -110,8 +110,8 @@ def delay(workload: Workload, others: Iterable[Workload]) -> Delay | None:
 
 
 def _position(workload: Workload, others: Iterable[Workload]) -> int:
-    """Return the number of workloads before this one in its queue. Higher priorities come first, then older
-    workloads."""
+    """Return the number of workloads that are before `workload` in its queue. Higher priorities come first,
+    then older workloads."""
     own = _rank(workload)
     waiting = (
         other

@@ -221,7 +221,8 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def _waiting_one(self) -> ContainerStatus | None:
-        # The containers start in order, so all later ones wait for the first waiting one.
+        # The containers start in order, so the first waiting container delays all later containers. Return
+        # its state.
         return next(
             (status for status in (*self._before, *self._statuses) if status.state.waiting), None
         )

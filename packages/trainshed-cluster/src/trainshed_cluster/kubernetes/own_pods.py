@@ -54,7 +54,8 @@ class OwnPods:
         self.pods[name] = pod
 
     def _record_end(self, name: AllocationName, pod: Pod) -> None:
-        """Record how a Pod ended that no longer exists. If its end was not observed, add it to `vanished`."""
+        """Record the end of a Pod that no longer exists. If the end was not observed, add the Pod to
+        `vanished`."""
         if name in self.released:
             return
         if pod.is_over or not pod.spec.node_name or pod.metadata.uid in self.waiting_uids:

@@ -50,7 +50,7 @@ class _Descriptor(msgspec.Struct):
 
 
 class _Manifest(msgspec.Struct):
-    """The manifest of an image, or an index of several."""
+    """The manifest of an image, or an index of several manifests."""
 
     config: _Descriptor | None = None
     manifests: tuple[_Descriptor, ...] = ()

@@ -71,13 +71,13 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     image: _Image
     #: Name or address at which Pods reach the service; None = the name of the service's machine.
     address: _Address | None = None
-    #: Port for Pods; 0 = any free one.
+    #: Port of this service to which Pods connect; 0 = any free port.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     #: Kubeconfig file; None = the service account of the service's own Pod, else $KUBECONFIG, else
     #: ~/.kube/config.
     kubeconfig: _Path | None = None
-    #: Namespace of Pods by project id ("*" = all others); {} = the kubeconfig's namespace, or `default`, for
-    #: all projects. Jobs of a project without an entry are rejected.
+    #: Namespace of Pods by project id ("*" = all other projects); {} = the kubeconfig's namespace, or
+    #: `default`, for all projects. Jobs of a project without an entry are rejected.
     namespaces: dict[_Project, _Namespace] = {}
     #: Names of the secrets with credentials for pulling images, in the namespace of the Pods.
     image_pull_secrets: Annotated[list[_Name], msgspec.Meta(max_length=20)] = []

@@ -147,7 +147,7 @@ def node_state(node: ClusterNode) -> tuple[NodeState, str | None, bool]:
         message = f": {ready.message.rstrip('.')}" if ready and ready.message else ""
         return NodeState.GONE, f"Kubernetes receives no status from it{message}", True
     if ready.status != "True":
-        # The kubelet responds, so programs continue, but the node accepts no new ones.
+        # The kubelet responds, so programs continue, but the node accepts no further programs.
         return NodeState.DRAINING, f"it is not ready: {ready.message or ready.reason}", False
     if node.spec.unschedulable:
         return NodeState.DRAINING, "it is cordoned", False

@@ -145,7 +145,7 @@ class Agent:
         self._exit_requested = asyncio.Event()
         #: Set when the local engine has reported an event.
         self._news_seen = asyncio.Event()
-        #: The agent is ending all programs and starts no new ones.
+        #: The agent is ending all programs, and starts no further programs.
         self._is_ending = False
         #: The service has revoked this agent. Replacements of its programs may already run elsewhere.
         self._is_revoked = False
@@ -434,7 +434,7 @@ class Agent:
                 if self._is_own(uid, attempt):
                     self._note(replica, messages.Metrics(replica))
             case NodeChanged() | CapacityChanged() | StartWaits() | NodesChosen():
-                pass  # The cluster reports the state of its nodes, so these events are not needed.
+                pass  # Ignore these events, because the cluster reports the state of its nodes.
             case _:
                 assert_never(event)
 

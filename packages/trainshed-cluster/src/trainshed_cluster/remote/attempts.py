@@ -76,8 +76,8 @@ class Attempts:
     async def write(self, gang: Gang, record: GangRecord) -> None:
         """Store a record of a gang, and make it the gang's current record. Raises EngineUnavailable if it
         cannot be stored."""
-        # If the caller is cancelled, the write continues. The next write of this record waits until this one
-        # has finished.
+        # If the caller is cancelled, the write continues. The next write of this record then waits until the
+        # current write has finished.
         writing = joined(self._write_after(self._writing.get(gang.key), record))
         self._writing[gang.key] = writing
         writing.add_done_callback(lambda done: self._forget_write(gang.key, done))

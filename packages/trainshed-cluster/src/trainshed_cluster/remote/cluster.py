@@ -24,8 +24,7 @@ class ClusterUnavailable(Exception):
 
 
 class AgentEnded(ClusterUnavailable):
-    """The process that should have become an agent ended before that. The message contains the process's last
-    output."""
+    """A process ended before it became an agent. The message contains the process's last output."""
 
 
 class AgentsMayLive(ClusterUnavailable):
@@ -86,7 +85,7 @@ class NodeNeed(Struct, frozen=True):
     #: Number of devices.
     accelerators: int = 0
     #: Machine type of the replicas. If replicas with the same route have several machine types, this is the
-    #: type of one of them.
+    #: machine type of any of these replicas.
     machine: MachineWanted = MachineWanted()
     owner: Owner = SERVICE_OWNER
     #: Maximum run time of the job in seconds; None = unknown.
@@ -175,13 +174,13 @@ class Cluster(Protocol):
         ...
 
     def watch(self) -> AsyncIterator[ClusterReport]:
-        """Yield each report that differs from the previous one, until `close` is called. Only one caller is
-        allowed at a time."""
+        """Yield each report that differs from the previous report, until `close` is called. Only one caller
+        is allowed at a time."""
         ...
 
     def detach(self) -> None:
         """Leave pending requests in the cluster's queue when this service process ends. The next service
-        process continues to wait for them."""
+        process continues to wait for the requests."""
         ...
 
     async def owner(self, project: str) -> Owner:

@@ -106,7 +106,7 @@ def client(credential: Credential) -> ssl.SSLContext:
 
 
 def certificate_name(certificate: Any) -> str | None:
-    """Return the name of the agent in a verified certificate, or None if it is not the certificate of an
+    """Return the name of the agent in a verified certificate; None = the certificate does not belong to an
     agent. `certificate`: in the format of `getpeercert`."""
     shown: dict[str, Any] = certificate or {}
     for kind, value in shown.get("subjectAltName", ()):

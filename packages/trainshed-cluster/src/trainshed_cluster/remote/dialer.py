@@ -44,7 +44,8 @@ class Dialer(Generic[Sent, Received]):
         self._credential = credential
 
     async def close(self) -> None:
-        """Stop listening, and end all tunnels. Conversations continue until their owners end them."""
+        """Stop listening, and end all tunnels. Conversations continue until the callers of `dial` and
+        `converse` end them."""
         for server in self._servers:
             server.close()
         self._break_connections()

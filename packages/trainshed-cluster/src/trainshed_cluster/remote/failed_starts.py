@@ -27,7 +27,8 @@ class FailedStarts(Struct, frozen=True):
 
 
 def add_failed_start(before: FailedStarts | None, why: str) -> FailedStarts:
-    """Return the failed starts of an agent after one more failure. `before`: the earlier ones, if any."""
+    """Return the failed starts of an agent after a further failure. `before`: the failed starts before that;
+    None = there were none."""
     return FailedStarts((before.count if before else 0) + 1, why)
 
 
@@ -43,13 +44,13 @@ def delay_of_start(node: str, failed: FailedStarts, pause: float) -> Delay:
 
 
 def start_failure_message(node: str, failed: FailedStarts) -> str:
-    """Return the error message for a node on which no further agent is started."""
+    """Return the error message for a node on which the service starts no more agents."""
     return f"agents do not start on node {node}: {failed.count} failed, the last one because: {failed.why}"
 
 
 def is_node_at_fault(node: str, last_connected: Mapping[str, float]) -> bool:
-    """Return whether the node caused the failed starts of its agents: since the last connection of an agent
-    from this node, an agent has connected from another node. `last_connected`: time of the last connection of
+    """Return whether the node caused the failed starts of its agents. It did if an agent has connected from
+    another node more recently than any agent from this node. `last_connected`: time of the last connection of
     an agent, by node."""
     here = last_connected.get(node, float("-inf"))
     return any(at > here for name, at in last_connected.items() if name != node)

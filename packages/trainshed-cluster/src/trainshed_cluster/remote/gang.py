@@ -44,9 +44,9 @@ class GangRecord(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
     #: Seconds after which agents without contact to the service end their programs.
     lease: float
     #: The random suffix in the name of each current agent, by `agent_key`. It distinguishes an agent from
-    #: earlier ones for the same node and allocation.
+    #: earlier agents for the same node and allocation.
     agents: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    #: Names of allocations that this attempt has adopted from a finished one, by number. All other
+    #: Names of allocations that this attempt has adopted from a finished attempt, by number. All other
     #: allocations are named after this attempt.
     adopted_names: dict[int, AllocationName] = msgspec.field(
         default_factory=dict[int, AllocationName]

@@ -245,7 +245,8 @@ class Hub(Generic[Sent, Received]):
             return
         agent = self._agents.setdefault(name, _Agent())
         if destination != greeting.CONTROL and len(agent.connections) >= _MAX_AGENT_CONNECTIONS:
-            # The limit does not apply to conversations, because a newer conversation replaces the older one.
+            # The limit does not apply to conversations: if an agent starts a new conversation, the hub ends
+            # the older conversation.
             _refuse(
                 writer,
                 greeting.CLOSED,
@@ -322,7 +323,7 @@ class Hub(Generic[Sent, Received]):
             if destination == greeting.BUCKETS:
                 async with asyncio.timeout(self._opening.limits.head_seconds):
                     line = await greeting.read_line(reader)
-                # An agent may only act for replicas that run on its node.
+                # Reject the connection: an agent may only act for replicas that run on its node.
                 if not self._has_preamble(name, line + b"\n"):
                     log.warning(
                         "agent %s: rejected the preamble %r of another agent's replica", name, line

@@ -74,7 +74,7 @@ class Lease:
         return len(self._sent_at) >= _MAX_UNACKNOWLEDGED
 
     def acknowledge(self, number: int) -> None:
-        """Renew the lease: the service has received the message with that number and all earlier ones.
+        """Renew the lease: the service has received the message with that number and all earlier messages.
         Ignores numbers of earlier connections."""
         said_at = self._sent_at.get(number)
         if said_at is None:

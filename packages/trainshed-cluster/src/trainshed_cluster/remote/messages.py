@@ -293,7 +293,7 @@ class Current(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ending(msgspec.Struct, frozen=True, tag=True):
-    """The agent is ending: it ends its programs, starts no new ones, and will then exit."""
+    """The agent is ending: it ends its programs, starts no further programs, and will then exit."""
 
 
 class Beat(Timed, frozen=True, tag=True):

@@ -64,7 +64,7 @@ class StreamSender:
 
     def changes(self, replica: ReplicaId) -> Iterator[Appended]:
         """Yield the parts of a replica's files that were not sent yet. A part counts as sent when the caller
-        requests the next one. Blocks for small reads."""
+        requests the next part. Blocks for small reads."""
         directory = self._streams.directory(StreamSource(self._job_uid, self._attempt, replica))
         with contextlib.suppress(FileNotFoundError):
             for path in sorted(directory.iterdir()):

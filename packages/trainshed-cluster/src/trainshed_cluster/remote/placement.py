@@ -130,9 +130,9 @@ class ClusterPlacement(Placement):
         return allocations
 
     async def _acquire_in_turn(self, gang: Gang) -> dict[int, Allocation]:
-        """Acquire allocations one after the other. If the cluster does not grant the next one within the time
-        limit, release the granted ones. Otherwise two jobs with several allocations each could wait for each
-        other forever."""
+        """Acquire allocations one at a time. If the cluster does not grant the next allocation within the
+        time limit, release the granted allocations. Otherwise two jobs with several allocations each could
+        wait for each other forever."""
         allocations: dict[int, Allocation] = {}
         avoid = self._nodes.not_up()
         for index in gang.allocations_to_acquire():

@@ -98,7 +98,7 @@ class ReplicaSlot(msgspec.Struct, frozen=True, rename={"allocation_index": "part
     ended: int = 0
     #: Port of the replica's last slot, at which its peers connect; None = the replica had no slot yet.
     port: int | None = None
-    #: The node that the caller requested, if the cluster has chosen another one; otherwise None.
+    #: The node that the caller requested, if the cluster has chosen a different node; otherwise None.
     wish: str | None = None
     #: The replica waits for another node, so no agent is needed for this slot.
     is_vacant: bool = False

@@ -113,7 +113,7 @@ class SlurmCluster:
         self._is_detached = False
         self._snapshot: Snapshot | None = None
         #: Start time of the last failed query (monotonic seconds), and its error message. The message is ""
-        #: if no query has failed since the last successful one.
+        #: if no query has failed since the last successful query.
         self._failed: tuple[float, str] = (-math.inf, "")
         self._query_done = asyncio.Condition()
         self._query_requested = asyncio.Event()

@@ -93,8 +93,8 @@ async def _cluster(settings: SlurmSettings) -> tuple[list[Finding], dict[str, Pa
 
 
 def _partitions(partitions: Mapping[str, Partition], routes: Routes) -> Finding | None:
-    """Return the finding about partitions that start no jobs, or None. The finding is an error if some jobs
-    have no other partition."""
+    """Return the finding about partitions that start no jobs; None = all partitions start jobs. The finding
+    is an error if some jobs can use only such partitions."""
     down = {
         name: partitions[name].state
         for name in routes.named_partitions

@@ -95,14 +95,15 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     #: Name or address at which nodes reach the service; None = the name of the service's machine.
     address: _Address | None = None
-    #: Port for nodes; 0 = any free one.
+    #: Port of this service to which nodes connect; 0 = any free port.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     #: One partition, or several separated by commas; "" = Slurm's default partition.
     partition: _Word = ""
-    #: Unix user of jobs by project id ("*" = all others); {} = the service's own user. Jobs of a project
-    #: without an entry are rejected.
+    #: Unix user of jobs by project id ("*" = all other projects); {} = the service's own user. Jobs of a
+    #: project without an entry are rejected.
     users: _Users = {}
-    #: Slurm account by project id ("*" = all others). An entry for a project has priority over `machines`.
+    #: Slurm account by project id ("*" = all other projects). An entry for a project has priority over
+    #: `machines`.
     accounts: _Accounts = {}
     qos: _Word = ""
     #: Features that nodes must have, in the syntax of salloc's --constraint.

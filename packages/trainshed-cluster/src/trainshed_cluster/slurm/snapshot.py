@@ -98,7 +98,7 @@ def delay_of(job: Job, before: int | None, now: float) -> Delay | None:
 
 
 def count_before(job: Job, pending: Iterable[Pending]) -> int | None:
-    """Return the number of jobs that are before this one in its partitions. Slurm starts jobs with a higher
+    """Return the number of jobs that are before `job` in its partitions. Slurm starts jobs with a higher
     priority first, then older jobs. None = the job is not in `pending`."""
     own = next((other for other in pending if other.id == job.id), None)
     if own is None:

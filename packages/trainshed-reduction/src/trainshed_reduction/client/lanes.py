@@ -152,7 +152,7 @@ class Lane:
 
     @property
     def status(self) -> Optional[str]:
-        """The last status that a waiting reducer has sent, or None."""
+        """The last status that a waiting reducer has sent; None = it has sent none, or does not wait."""
         return None if self.connection is None else self.connection.status
 
     @property
@@ -218,7 +218,7 @@ class Lane:
 def connect_due(
     lanes: Iterable[Lane], dial: Dial, hello: Callable[[Lane], Hello], now: float
 ) -> float:
-    """Start the connections of all lanes that are due. Return the time at which the next one is due (infinity
-    = none)."""
+    """Start a connection for each lane whose next attempt is due. Return the time at which the next attempt
+    of any lane is due (infinity = none)."""
     dues = [lane.connect(dial, hello, now) for lane in lanes]
     return min((due for due in dues if due is not None), default=float("inf"))

@@ -109,15 +109,15 @@ class OperationQueue:
             self._changed.notify_all()
 
     def drain(self) -> Iterator[QueuedOperation]:
-        """Yield the operations in order. An operation is removed only when the caller requests the next one,
-        so that `fail` still finds it."""
+        """Yield the operations in order. An operation is removed only when the caller requests the next
+        operation, so that `fail` still finds the current operation."""
         while self._handed:
             yield self._handed[0]
             self._handed.popleft()
 
     def fail(self, failure: ReductionFailed, taken: Sequence[Operation] = ()) -> None:
-        """Fail all queued operations, the operations in `taken`, and all later ones. If this was called
-        before, the first failure is used."""
+        """Fail all queued operations and the operations in `taken`, and reject all later operations. Further
+        calls do not replace the first failure."""
         with self._changed:
             self._failure = self._failure or failure
             pending = [*taken, *(handed.operation for handed in self._handed)]

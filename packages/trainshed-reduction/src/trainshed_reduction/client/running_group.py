@@ -94,7 +94,7 @@ class RunningGroup:
     """A running group on one rank. Only the communicator's thread uses it."""
 
     def __init__(self, membership: Membership, formation: Formation) -> None:
-        """`formation`: the group's connections. The caller closes them."""
+        """`formation`: the group's connections. The caller closes the connections."""
         self._membership = membership
         self._settings = settings = membership.settings
         self._operations = membership.operations

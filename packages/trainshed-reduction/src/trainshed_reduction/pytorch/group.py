@@ -22,7 +22,7 @@ from trainshed_reduction.pytorch.session import Sessions
 from trainshed_reduction.pytorch.work import is_served, reduction_of
 from trainshed_reduction.settings import Settings
 
-# Methods that always use the native backend. Some versions of PyTorch do not have all of them.
+# Methods that always use the native backend. Some of them do not exist in all versions of PyTorch.
 _NATIVE = (
     *("allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced"),
     *("all_gather_single", "all_gather_single_coalesced", "allreduce_coalesced"),
@@ -149,7 +149,7 @@ _PARAMETERS = (
 )
 _SERVED = ("gloo", "nccl")
 _MIN_VERSION = (2, 7)
-"""Minimum version of PyTorch. Older ones drop a Python Work that a group returns to C++
+"""Minimum version of PyTorch. Older versions drop a Python Work that a group returns to C++
 (pytorch/pytorch#146376)."""
 
 

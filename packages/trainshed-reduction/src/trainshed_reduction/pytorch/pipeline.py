@@ -256,7 +256,7 @@ class Pipeline:
                     operation = self._issue(job, piece)
                     self._receiver.put(functools.partial(self._copy_back, job, piece, operation))
         except Exception as error:
-            # An error of PyTorch fails only this operation. The thread continues with the next one.
+            # An error of PyTorch fails only this operation. The thread continues with the next operation.
             job.fail(error)
         self._receiver.put(functools.partial(self._finish, job, flat, part))
         if self._node is not None and self._node.is_one_at_a_time:

@@ -349,7 +349,7 @@ class Session:
             own.encode()[:1000],
             _judge,
             seconds=self._settings.start_seconds,
-            rounds=2,  # Rank 0 answers only after its own attempt to connect.
+            rounds=2,  # Wait longer, because rank 0 answers only after its own attempt to connect.
         )
         if answer == b"+":
             if own:  # This rank failed after the other ranks had decided.

@@ -150,7 +150,7 @@ def issue(
 
 
 def on_stream(stream: Optional[torch.cuda.Stream]) -> "contextlib.AbstractContextManager[object]":
-    """Make a CUDA stream the current one in this context. None = do nothing. PyTorch's own function would
+    """Make a CUDA stream the current stream in this context. None = do nothing. PyTorch's own function would
     initialize CUDA even for None."""
     return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
 

@@ -8,8 +8,8 @@ from trainshed_reduction.wire import DType, Header, Reduction
 
 
 class ArrivedChunks(NamedTuple):
-    """The chunks that have arrived for one position. `shape`: header of the first of them. `since`: time at
-    which it arrived. `ranks`: their ranks in order of arrival."""
+    """The chunks that have arrived for one position. `shape`: header of the first chunk. `since`: time at
+    which the first chunk arrived. `ranks`: ranks of the chunks, in order of arrival."""
 
     shape: Header
     since: float
@@ -70,8 +70,8 @@ def describe(shape: Header) -> str:
 
 def disagreement(rank: int, shape: Header, others: List[int], theirs: Header) -> str:
     """Return a message for users about a rank whose operation differs from that of other ranks. It describes
-    both operations, because either may be wrong. If there are only two ranks, the message starts with the
-    lower one."""
+    both operations, because either operation may be wrong. If there are only two ranks, the message starts
+    with the lower rank."""
     if others[1:] == [] and others[0] < rank:
         rank, shape, others, theirs = others[0], theirs, [rank], shape
     mine, other = describe(shape), describe(theirs)
@@ -93,7 +93,7 @@ def have(numbers: List[int]) -> str:
 
 
 def format_ranks(numbers: List[int]) -> str:
-    """Return a text with the numbers of ranks. If there are more than eight, it contains eight of them."""
+    """Return a text that lists at most eight ranks, and the number of further ranks."""
     shown = ", ".join(str(rank) for rank in sorted(numbers)[:8])
     more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
     return f"rank{'' if len(numbers) == 1 else 's'} {shown}{more}"

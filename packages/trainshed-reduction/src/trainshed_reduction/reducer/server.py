@@ -99,7 +99,7 @@ class Server:
         self._listens = False
         self._listen_at = self._status_at = 0.0
         self._ended = False
-        #: Authenticated peers that the first server has passed to this one; None = stop serving.
+        #: Authenticated peers that the first server has passed to this server; None = stop serving.
         self._inbox: queue.SimpleQueue[Optional[Tuple[Peer, Hello]]] = queue.SimpleQueue()
         self._wake_sender, self._wake_receiver = socket.socketpair()
         for end in (self._wake_sender, self._wake_receiver):

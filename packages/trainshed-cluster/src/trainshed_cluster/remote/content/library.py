@@ -1,5 +1,5 @@
-"""The service's side of content: selects the directories that nodes may fetch, computes their digests, and
-sends them."""
+"""The service's side of content: selects the directories that nodes may fetch, computes digests of the
+directories, and sends the directories."""
 
 import asyncio
 import contextlib

@@ -97,7 +97,7 @@ class NodeUnits:
 
     def make_parents(self, unit: Unit) -> None:
         """Create the parent directories of a unit, with the same permissions as on the service's machine.
-        Raises OSError if one of them is a link or belongs to another user."""
+        Raises OSError if a parent directory is a link or belongs to another user."""
         if not unit.parents:
             Path(unit.path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             return
