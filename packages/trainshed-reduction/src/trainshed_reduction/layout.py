@@ -39,5 +39,5 @@ def chunk_elements(total: int, itemsize: int, lanes: int, largest: int) -> int:
     `total`: elements of the operation. `itemsize`: bytes of an element.
     """
     size = min(max(total * itemsize // (_ROWS * lanes), SMALLEST_CHUNK), largest)
-    # A multiple of 64 elements is a multiple of cache lines, whatever the type of elements.
+    # Round down to a multiple of 64 elements, which is a multiple of cache lines for every type of elements.
     return max(64, size // itemsize // 64 * 64)

@@ -416,7 +416,7 @@ class KubernetesCluster:
         )
         replacement_delay = partial(kueue.replacement_delay, name, need, self._own.pods)
         if self._admission is not None and (delay := replacement_delay()):
-            # The attempt already has as many Pods as Kueue allows. Wait until it has fewer.
+            # The attempt already has as many Pods as Kueue allows. Wait until the attempt has fewer Pods.
             self._creation_delays[name] = delay
             self._mark_changed()
             await self._wait_for(lambda: None if replacement_delay() else True)

@@ -52,7 +52,7 @@ def pod_name(need: NodeNeed, allocation: AllocationName, again: int = 0) -> str:
         _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-")
         or f"trainshed-{allocation.job_uid}"
     )
-    # The API allows 253 characters, some of which the suffix needs.
+    # Shorten the first part of the name: the API allows 253 characters, some of which the suffix needs.
     return f"{base[:230]}-{allocation.attempt}-{allocation.index}" + (f"-{again}" if again else "")
 
 

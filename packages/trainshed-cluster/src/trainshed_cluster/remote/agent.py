@@ -1,9 +1,9 @@
-"""The agent of an attempt on a node. It owns a local engine over a directory of the node, and a connection to
-the service (docs/adr/0061).
+"""The agent of an attempt on a node. It owns a local engine, whose files are in a directory of the node, and
+a connection to the service (docs/adr/0061).
 
 If the connection is lost, programs continue and keep their output. The agent repeats its reports on the next
-connection. After a whole lease without contact, the service may have moved the replicas to other nodes. The
-agent then ends them.
+connection. After a whole lease without contact, the agent ends its programs, because the service may have
+moved the replicas to other nodes.
 """
 
 import asyncio
@@ -452,8 +452,8 @@ class Agent:
                 self._pending_news.add(replica, None)
 
     async def _stop_programs(self, grace: float, notice: StopNotice | None = None) -> None:
-        """Stop all programs, and wait until they have ended. If the service is connected, also wait until it
-        has received their ends."""
+        """Stop all programs, and wait until they have ended. If the service is connected, also wait until the
+        service has received the reports of these ends."""
         uid, attempt = self._job_uid, self._attempt
         await self._engine.stop(uid, attempt, round(grace * 10**9), notice)
         while self._seen_news.live():

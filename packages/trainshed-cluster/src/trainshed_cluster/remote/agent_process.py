@@ -177,8 +177,8 @@ def main(zygote: int, connection: socket.socket) -> None:
 
 
 def _confirm_document() -> None:
-    """Confirm that the agent has read the document, and close standard input and output. The processes at
-    their other ends may then exit."""
+    """Confirm that the agent has read the document, and close standard input and output. The processes at the
+    other ends of these streams may then exit."""
     with contextlib.suppress(OSError):
         os.write(1, messages.DOCUMENT_READ)
     null = os.open(os.devnull, os.O_RDWR)

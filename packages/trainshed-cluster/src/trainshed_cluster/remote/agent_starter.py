@@ -1,5 +1,5 @@
-"""Starts agents: acquires the allocations of an attempt, prepares the agents' input, and starts them on the
-cluster."""
+"""Starts agents: acquires the allocations of an attempt, prepares the input of the agents, and starts the
+agents on the cluster."""
 
 import asyncio
 import secrets
@@ -66,8 +66,8 @@ class AgentStarter:
     async def start_agents(
         self, gang: Gang, index: int, allocation: Allocation | None, agents: Sequence[AgentHandle]
     ) -> None:
-        """Start agents on an allocation, which is acquired first if it is None. Raises EngineUnavailable,
-        ClusterRefused, ClusterUnavailable."""
+        """Start agents on an allocation. If `allocation` is None, acquire the allocation first. Raises
+        EngineUnavailable, ClusterRefused, ClusterUnavailable."""
         here = {agent.node for agent in agents}
         try:
             if allocation is None:

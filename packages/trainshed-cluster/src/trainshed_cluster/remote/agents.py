@@ -456,7 +456,8 @@ class Agents:
         """Return why an agent's allocation has ended; None = the cause is not certain yet. `silent`: seconds
         since the agent's disconnection."""
         try:
-            if name not in self._ends:  # Query only once per round for all agents of the allocation.
+            # Query only once per round for all agents of the allocation.
+            if name not in self._ends:
                 self._ends[name] = await self.cluster.allocation_end(name)
             end = self._ends[name]
         except AgentsMayLive as unsure:

@@ -43,7 +43,7 @@ class Reading(msgspec.Struct, frozen=True):
         if not (moment and self.theirs):
             return moment
         skew = round((self.theirs - self.ours) / _STEP) * _STEP
-        # The result is never in the future, even if the agent's clock was set back.
+        # Limit the result to the present, because the agent's clock may have been set back.
         return min(moment - skew, self.ours) if skew else moment
 
     def of(self, event: E) -> E:

@@ -184,7 +184,7 @@ class RemoteEngine(NoTerminals):
             ):
                 self._attempts.report_end(gang, replica_slot)
         for outcome in outcomes:
-            # If an agent is lost, its programs are lost as well, so nothing has to be stopped there.
+            # Ignore AgentGone: if an agent is lost, its programs are lost as well and need not be stopped.
             if isinstance(outcome, BaseException) and not isinstance(outcome, AgentGone):
                 raise outcome
 
@@ -373,7 +373,7 @@ class RemoteEngine(NoTerminals):
         for key in by_agent:
             gang.agents[key].hosts = gang.hosts()
         # A replica that moved has a new address, so send all addresses to the agents. Peers resolve the new
-        # address by the same hostname. Disconnected agents receive it on their next connection.
+        # address by the same hostname. Disconnected agents receive the addresses on their next connection.
         updates = (
             agent.send_hosts(gang.hosts())
             for agent in gang.agents.values()

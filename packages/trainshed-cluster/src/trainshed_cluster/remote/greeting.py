@@ -70,7 +70,8 @@ def check_answer(line: str) -> None:
 
 async def forward(left: Streams, right: Streams) -> None:
     """Copy bytes in both directions until one side has finished. Then close both connections, because TLS
-    cannot close only one direction. If a connection is lost or this call is cancelled, abort both."""
+    cannot close only one direction. If a connection is lost or this call is cancelled, abort both
+    connections."""
     directions = joined(_copy(left[0], right[1])), joined(_copy(right[0], left[1]))
     is_whole = False
     try:

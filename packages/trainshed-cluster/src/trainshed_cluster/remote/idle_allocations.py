@@ -184,7 +184,7 @@ class IdleAllocations:
         }
 
     async def close(self) -> None:
-        """Release all allocations. Allocations that could not be released are then in `names`."""
+        """Release all allocations. Afterwards, `names` returns the allocations that could not be released."""
         await asyncio.gather(
             *(self._wait_released(allocation) for allocation in (*self._idle, *self._releasing)),
             return_exceptions=True,
@@ -256,6 +256,6 @@ async def _make_idle(gang: Gang) -> bool:
         return False
     for agent in agents:
         agent.is_idle = True
-        # The next attempt grants the agent access to its own content.
+        # Revoke the agent's access to content. The next attempt grants access to the content that it needs.
         agent.granted.clear()
     return all(agent.is_connected for agent in agents)

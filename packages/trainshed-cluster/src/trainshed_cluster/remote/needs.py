@@ -97,8 +97,8 @@ def move_replicas(
     anywhere: bool = False,
     apart: bool = False,
 ) -> GangRecord:
-    """Return the record in which the replicas of `requests` are on the requested nodes. Each of their needs
-    has a new allocation. Allocations that no replica uses any longer are removed."""
+    """Return the record in which the replicas of `requests` are on the requested nodes. The needs of these
+    replicas are in new allocations. Allocations that no replica uses any longer are removed."""
     record = gang.record
     needs = dict(record.needs)
     indexes: dict[ReplicaId, int] = {}

@@ -287,7 +287,7 @@ class SlotAllocator:
         `allocations`: allocations that are already acquired, by number."""
         agents: list[AgentHandle] = []
         missing: list[tuple[int, str]] = []
-        # Nodes on which all slots are vacant need no agent.
+        # Skip nodes on which all slots are vacant, because these nodes need no agent.
         for index, node in dict.fromkeys(
             (slot.allocation_index, slot.node)
             for slot in gang.record.replica_slots

@@ -59,7 +59,7 @@ class SlurmClient:
         self._sruns: dict[Process, tuple[str, asyncio.Task[None]]] = {}
 
     async def close(self) -> None:
-        """End all processes of this client. The steps that they started continue."""
+        """End all processes of this client. The steps that these processes started continue."""
         sruns = dict(self._sruns)
         for process in sruns:
             with contextlib.suppress(ProcessLookupError):

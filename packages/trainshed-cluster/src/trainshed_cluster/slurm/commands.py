@@ -46,7 +46,7 @@ class JobRequest(Struct, frozen=True):
 
 
 def allocate(ask: JobRequest) -> list[str]:
-    """Return the command line of salloc for a request. Slurm grants either all of its nodes or none. The job
+    """Return the command line of salloc for a request. Slurm grants all nodes of the request or none. The job
     continues after the loss of a node."""
     options = {
         "job-name": ask.name,
@@ -63,7 +63,7 @@ def allocate(ask: JobRequest) -> list[str]:
         "account": ask.account,
         "qos": ask.qos,
         "constraint": ask.constraint,
-        # The unit of salloc's time limits is minutes.
+        # Round up to minutes, the unit of salloc's time limits.
         "time": str(-(-ask.seconds // 60)) if ask.seconds else "",
     }
     return ["salloc", "--no-shell", "--no-kill", *_option_list(options), *ask.extra]

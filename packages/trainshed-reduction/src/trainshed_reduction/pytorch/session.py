@@ -307,8 +307,8 @@ class Session:
             return str(uneven).encode()
         if nodes is not None and len(nodes) == 1:
             return b"all ranks are on one node"
-        # The generation must be greater than those of earlier attempts, and of earlier groups in this
-        # attempt.
+        # The generation must be greater than the generations of earlier attempts, and of earlier groups in
+        # this attempt.
         generation = (self._settings.attempt << 48) | int(time.time() * 1000) & (2**48 - 1)
         return b"+" + json.dumps([nodes, generation]).encode()
 

@@ -259,7 +259,7 @@ def _has_left(rank: int, state: MemberState) -> str:
 
 
 _MAX_REMEMBERED = 1024
-"""Maximum number of groups without connections whose generation the reducer remembers."""
+"""The reducer remembers the generations of at most this many groups without connections."""
 
 
 class Refusal(Exception):

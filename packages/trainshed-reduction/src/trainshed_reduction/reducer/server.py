@@ -225,8 +225,8 @@ class Server:
         self._listen(len(self._unauthenticated) < MAX_UNAUTHENTICATED)
 
     def _greet(self, peer: Peer, event: Message | MismatchedChunk) -> List[Effect]:
-        """Handle the first message of an unauthenticated peer, and return the effects. Raises Malformed if it
-        is not a valid HELLO."""
+        """Handle the first message of an unauthenticated peer, and return the effects. Raises Malformed if
+        the message is not a valid HELLO."""
         if isinstance(event, MismatchedChunk) or event.header.kind is not Kind.HELLO:
             raise Malformed("the first frame must be HELLO")
         hello = proof.read_signed(self._token, Hello, event.payload, peer.transcript)

@@ -92,7 +92,8 @@ def _install(directory: str, digest: str, archive: bytes) -> str:
 
 
 def _is_complete(code: str) -> bool:
-    """Return whether the directory contains the whole code. A crash of the machine may have damaged it."""
+    """Return whether the directory contains the whole code. A crash of the machine may have damaged the code.
+    """
     try:
         with open(os.path.join(code, ".built"), "rb") as file:
             return file.read(100) == _boot()
