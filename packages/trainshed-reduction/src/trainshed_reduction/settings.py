@@ -38,7 +38,7 @@ class Settings(NamedTuple):
 
     @property
     def speed(self) -> float:
-        """Bandwidth of a reducer divided by that of a worker; 0 = unknown."""
+        """Bandwidth of a reducer divided by the bandwidth of a worker; 0 = unknown."""
         return self.reducer_gbps / self.worker_gbps if self.worker_gbps else 0.0
 
 

@@ -4,8 +4,8 @@ uses this module, to check the variables of a job before the job runs (spec/subm
 from typing import Dict, Optional, Tuple
 
 REDUCERS = "TRAINSHED_REDUCERS"
-"""Addresses of all reducers: HOST:PORT, separated by commas, in the order of worker pool 2. If the variable
-is not set, the job has no reducers."""
+"""Addresses of all reducers: HOST:PORT, separated by commas, in the order of the replicas in worker pool 2.
+If the variable is not set, the job has no reducers."""
 TOKEN = "TRAINSHED_REDUCTION_TOKEN"
 TOKEN_FILE = "TRAINSHED_REDUCTION_TOKEN_FILE"
 ATTEMPT = "TRAINSHED_REDUCTION_ATTEMPT"

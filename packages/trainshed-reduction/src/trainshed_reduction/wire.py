@@ -114,7 +114,7 @@ class Header(NamedTuple):
     operation: int = 0
     #: Number of elements of the whole operation.
     total: int = 0
-    #: Number of elements of each chunk of the operation. The last chunk may have fewer.
+    #: Number of elements of each chunk of the operation. The last chunk may have fewer elements.
     step: int = 0
     #: Number of bytes of the payload.
     nbytes: int = 0

@@ -21,7 +21,7 @@ requests its next Pod within this time."""
 _RETRY_INTERVAL = 5.0
 """Seconds between two attempts to delete a workload."""
 _STRAY_TIMEOUT = 120.0
-"""Seconds after the service's start at which it deletes the workloads of an earlier service process. The
+"""Seconds from the service's start until the service deletes the workloads of an earlier service process. The
 workloads of attempts that continue are kept."""
 
 

@@ -115,7 +115,8 @@ def _document(
     document: Callable[[], Mapping[str, Any]],
     **own: Any,
 ) -> AgentDocument:
-    """Create an agent's document from the values that all agents share and from the agent's `own` values."""
+    """Create an agent's document. `document`: returns the fields that are the same for all agents. `own`: the
+    fields of this agent."""
     own["address"] = None  # The agent uses its Pod's address, not the node's.
     return AgentDocument(
         directory=_AGENT_DIRECTORY,

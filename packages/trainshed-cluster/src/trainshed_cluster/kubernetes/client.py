@@ -156,7 +156,8 @@ class ApiClient:
         try:
             await self._call("DELETE", path, body=body)
         except ApiFailure as failure:
-            # 409: another object has this name now, so the object with `uid` no longer exists.
+            # Ignore the status 404, and also 409: another object has this name now, so the object with `uid`
+            # no longer exists.
             if failure.status not in (404, 409):
                 raise
 

@@ -3,7 +3,7 @@ the agent when it receives the agent's document, which is its startup data.
 
 The service lists nodes and Pods once and then watches them (`watches.WatchedCollection`). `states`,
 `manifests` and `kueue` contain the rules. `own_pods.OwnPods` contains the Pods of this service's allocations.
-Both requests and watches update it.
+Requests and watches update `OwnPods`.
 """
 
 import asyncio
@@ -57,8 +57,8 @@ _DELETE_TIMEOUT = 30.0
 _EXIT_TIMEOUT = 2.5
 """Seconds to wait for the end of a Pod after its agent was shut down."""
 _EVICTION_TIMEOUT = 3.0
-"""Seconds to wait until Kubernetes records the reason for a Pod's eviction. The kubelet may record it after
-it has sent the agent a signal."""
+"""Seconds to wait until Kubernetes records the reason for a Pod's eviction. The kubelet may record the reason
+after it has sent a signal to the agent."""
 _DELETE_GRACE = 1
 """Grace period in seconds when the Pod of a finished agent is deleted."""
 _NODES, _PODS = "/api/v1/nodes", "/api/v1/pods"
@@ -195,7 +195,7 @@ class KubernetesCluster:
             pod = await self._running_pod(name, need, avoid=avoid)
         except BaseException:
             if self._is_detached:
-                raise  # The Pod remains, so that the next service process can use it.
+                raise  # Keep the Pod, so that the next service process can use it.
             # Release the allocation even if no Pod is known: a request that was already sent to the API may
             # still create a Pod.
             withdrawing = begin(self._try_release(name), f"kubernetes: withdrawing {name}")

@@ -1,8 +1,8 @@
 """Creates the labels by which Kueue admits the Pods of an attempt together, as one workload, and reads that
 workload's state. Pure.
 
-In Kueue, the Pods of a workload are a group. Here, the group has the name of the attempt. Pods that replace
-others belong to the same group, as Kueue requires.
+In Kueue, the Pods of a workload are a group. Here, the group has the name of the attempt. A Pod that replaces
+another Pod belongs to the same group, as Kueue requires.
 """
 
 from collections.abc import Iterable, Mapping

@@ -21,7 +21,8 @@ from trainshed_cluster.remote.cluster import AllocationName, NodeNeed
 ALLOCATION: Final = "trainshed/hold"
 """Annotation: the name of the Pod's allocation."""
 PREDECESSORS: Final = "trainshed/again"
-"""Annotation: the number of earlier Pods of the same allocation. The first Pod does not have it."""
+"""Annotation: the number of earlier Pods of the same allocation. The first Pod does not have this annotation.
+"""
 SERVICE: Final = "trainshed/service"
 """Label: identifies this service's Pods."""
 JOB, ATTEMPT, REPLICA = "trainshed/job", "trainshed/attempt", "trainshed/replica"
@@ -32,7 +33,7 @@ DIRECTORY: Final = "/var/lib/trainshed"
 PYTHON_DIRECTORY: Final = "/opt/trainshed"
 """Directory of the agent's own Python in Pods with a job's image."""
 HOSTS_FILE: Final = "/etc/hosts"
-"""Hosts file with the addresses of peers, which the agent updates."""
+"""Hosts file. The agent updates the addresses of peers in this file."""
 _HOSTS_CONTAINER: Final = "write-hosts"
 """The init container that copies the hosts file to a place where an agent without root rights can change it.
 """
@@ -240,7 +241,7 @@ def _container(
         "stdinOnce": True,
         "resources": {"requests": requests, "limits": limits},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        # With this policy, the termination message explains why an agent could not start.
+        # Use the end of the log as the termination message, because it explains why an agent could not start.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": _SCRATCH, "mountPath": DIRECTORY},

@@ -72,8 +72,8 @@ def _shared_libraries(extensions: Path) -> "list[Path]":
 
 @functools.lru_cache
 def _links(directory: Path) -> "dict[Path, list[str]]":
-    """Return the names of links to shared libraries in a directory, by the link's target. Other libraries may
-    refer to a library by such a name."""
+    """Return the names of a directory's links to shared libraries, by the link's target. Other libraries may
+    refer to a library by the name of a link."""
     links: dict[Path, list[str]] = {}
     for path in directory.iterdir():
         if ".so" in path.name and path.is_symlink():

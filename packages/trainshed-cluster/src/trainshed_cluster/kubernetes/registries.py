@@ -31,8 +31,8 @@ _INDEXES: Final = (
 )
 _DOCKER_HUB: Final = "docker.io"
 _ARCHITECTURE = "amd64"
-"""Architecture to read if an image exists for several architectures. The images of all architectures start
-the same program."""
+"""Architecture to read if an image exists for several architectures. Any architecture is sufficient, because
+the images of all architectures start the same program."""
 
 
 class UnreadableImage(Exception):
@@ -81,8 +81,8 @@ class Registries:
         self._insecure = insecure
 
     def read(self, reference: str) -> Image:
-        """Return the configuration of an image. If it could not be read, the result contains the reason.
-        Blocks."""
+        """Return the configuration of an image. If the configuration could not be read, the result contains
+        the reason. Blocks."""
         try:
             return self._read(reference)
         except (UnreadableImage, ValueError) as failure:
@@ -194,7 +194,7 @@ def _fetch(url: str, headers: Mapping[str, str], authorization: str | None) -> b
     """Return the content at a URL. Raises HTTPError, UnreadableImage."""
     request = urllib.request.Request(url, headers=dict(headers))
     if authorization:
-        # The header is not sent to other hosts, such as a blob store, to which the registry redirects.
+        # Do not send the header to other hosts, such as a blob store to which the registry redirects.
         request.add_unredirected_header("Authorization", authorization)
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:

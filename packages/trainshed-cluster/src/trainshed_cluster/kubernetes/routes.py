@@ -1,5 +1,5 @@
 """Maps machine types to options of Pods, such as labels, tolerations, classes and device plugins. Also maps
-them to the nodes that these options select. Pure."""
+machine types to the nodes that these options select. Pure."""
 
 from collections.abc import Mapping, Sequence
 

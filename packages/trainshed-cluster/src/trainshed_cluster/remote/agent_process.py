@@ -1,7 +1,8 @@
 """The main function of an agent's process, called by `start`. It reads the agent's document, creates the
 local engine of the node, runs the agent, and removes the agent's files.
 
-All agents of a user on a node share one directory. It may contain files of agents that were killed.
+All agents of a user on a node share one directory. This directory may contain files of agents that were
+killed.
 """
 
 import asyncio
@@ -76,8 +77,9 @@ def make_shared_directory(directory: Path) -> None:
 def own_directory(parent: Path, name: str) -> tuple[Path, list[Path]]:
     """Create an agent's directory, locked for the lifetime of this process.
 
-    Returns the new directory, and the directories of agents that were killed. The latter are renamed, so that
-    no other agent removes them as well. Raises OSError if the directory cannot be created.
+    Returns the new directory, and the directories of agents that were killed. The directories of killed
+    agents are renamed, so that no other agent removes them as well. Raises OSError if the directory cannot be
+    created.
     """
     lock = os.open(parent, os.O_RDONLY)
     try:
@@ -188,8 +190,8 @@ def _confirm_document() -> None:
 
 
 def _make_directory(document: AgentDocument) -> tuple[Path, list[Path]]:
-    """Create the directory of this agent. Returns it, and the directories of agents that were killed. Raises
-    OSError if it cannot be created."""
+    """Create the directory of this agent. Returns the new directory, and the directories of agents that were
+    killed. Raises OSError if the new directory cannot be created."""
     if document.user is not None:
         require_user(document.user)
     name = name_of(document.credential.name)

@@ -121,8 +121,8 @@ class Agents:
         self._tasks.keep(self._check_agents, "checking agents")
 
     async def listen(self) -> None:
-        """Open the port to which agents connect. It is the same as before a restart of the service, so that
-        running agents find it. Raises EngineUnavailable if the port cannot be opened."""
+        """Open the port to which agents connect. After a restart of the service, the port is the same as
+        before, so that running agents find it. Raises EngineUnavailable if the port cannot be opened."""
         try:
             await self.hub.start()
             file = str(self.options.directory / _PORT_FILE)
@@ -420,8 +420,8 @@ class Agents:
                 "its programs by then",
             )
         if is_down or not known or not is_settled:
-            # The node may be disconnected while its programs run. The cluster's report about their
-            # allocations does not prove their end.
+            # Do not count the agent as dead: the node may be disconnected while its programs run. The
+            # cluster's report about their allocations does not prove their end.
             return None
         return await self._end_of_agent(agent, report, silent)
 

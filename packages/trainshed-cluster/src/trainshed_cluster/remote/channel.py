@@ -17,7 +17,7 @@ Sent = TypeVar("Sent")
 Received = TypeVar("Received")
 
 MAX_MESSAGE_BYTES: Final = 8 << 20
-"""Maximum size of a message in bytes. If a longer one arrives, the conversation ends."""
+"""Maximum size of a message in bytes. If a longer message arrives, the conversation ends."""
 _LENGTH_BYTES: Final = 4
 _MAX_BUFFER: Final = 512 << 10
 """Number of unsent bytes above which `send` waits."""

@@ -161,8 +161,8 @@ class Cluster(Protocol):
     service. No method blocks the event loop."""
 
     async def start(self) -> None:
-        """Query the cluster for the first time. Raises ClusterUnavailable, or ClusterRefused if it can never
-        be queried."""
+        """Query the cluster for the first time. Raises ClusterUnavailable, or ClusterRefused if the cluster
+        can never be queried."""
         ...
 
     async def close(self) -> None:

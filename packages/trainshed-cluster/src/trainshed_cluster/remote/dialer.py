@@ -24,8 +24,8 @@ _RETRY_INTERVAL: Final = 0.1
 _MAX_TUNNELS: Final = 1000
 """Maximum number of open tunnels. Further connections of programs wait on the node, not at the service."""
 _MAX_OPENING: Final = 8
-"""Maximum number of TLS handshakes at the same time. Each one takes some milliseconds of the service's CPU
-time."""
+"""Maximum number of TLS handshakes at the same time. Each handshake takes some milliseconds of the service's
+CPU time."""
 
 
 class Dialer(Generic[Sent, Received]):
@@ -62,8 +62,8 @@ class Dialer(Generic[Sent, Received]):
         return channel
 
     async def converse(self, stream: str, received: Any) -> Channel[Any, Any]:
-        """Open a stream that the service expects. Does not retry. `stream`: its name. `received`: the type of
-        the messages on it. Raises OSError."""
+        """Open a stream that the service expects. Does not retry. `stream`: the stream's name. `received`:
+        the type of the messages that the agent receives on the stream. Raises OSError."""
         return Channel(await self.open(f"{greeting.STREAM}{stream}"), received)
 
     async def open(self, destination: str) -> Streams:

@@ -59,8 +59,8 @@ _SHELL_TIMEOUT = 5.0
 
 
 class RemoteEngine(NoTerminals):
-    """An `Engine` on the nodes of a `Cluster`. It closes its arguments when it is closed. The files of failed
-    replicas are deleted together with their nodes' allocations.
+    """An `Engine` on the nodes of a `Cluster`. When the engine is closed, it also closes its arguments. The
+    files of failed replicas are deleted together with their nodes' allocations.
 
     Args:
         cluster: The cluster that runs the agents.
@@ -82,7 +82,8 @@ class RemoteEngine(NoTerminals):
         self._slots = SlotAllocator(self._agents)
 
     def build_place(self) -> BuildPlace:
-        """See `engines.launch.documents.HasBuildPlace`. Packages are installed on this machine."""
+        """Return the place where the service installs packages: this machine, not a node
+        (`engines.launch.documents.HasBuildPlace`)."""
         return self._here.build_place()
 
     # --- the port ---

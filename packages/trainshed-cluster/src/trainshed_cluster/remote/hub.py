@@ -112,8 +112,9 @@ class Hub(Generic[Sent, Received]):
         self._crew.keep(self._accept, "accepting connections of agents")
 
     async def _bind(self) -> socket.socket:
-        """Open the port. After a restart, it is the port that running agents know. If the port is in use,
-        retries for some seconds, because a process that a killed service was starting may still use it."""
+        """Open the port. After a restart, open the same port again, because running agents connect to it. If
+        the port is in use, retries for some seconds, because a process that a killed service was starting may
+        still use it."""
         if not self._port:
             for port in random.sample(_PORTS, _MAX_PORT_TRIES):
                 with contextlib.suppress(OSError):

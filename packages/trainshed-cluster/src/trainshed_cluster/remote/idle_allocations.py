@@ -86,7 +86,8 @@ class IdleAllocations:
                 in self._cluster.report().old
                 for index in gang.record.needs
             )
-            # Agents from before a change of the setting `lease` have a different lease than new attempts.
+            # Do not keep the allocation if the setting `lease` has changed, because its agents have a
+            # different lease than new attempts.
             is_old |= gang.record.lease != self._options.lease
             if gang.agents.keys() == expected and not is_old and await _make_idle(gang):
                 seconds = max(self._options.keep, _MIN_KEEP_SECONDS)

@@ -1,6 +1,7 @@
 """The rules of leases. A lease limits how long an agent's programs continue to run without contact to the
-service. After that time, the service considers them dead. The agent and the service use the same rules, each
-with its own clock. If the setting changes, the agent keeps the lease with which its attempt started.
+service. After that time, the service considers the programs dead. The agent and the service use the same
+rules, each with its own clock. If the setting changes, the agent keeps the lease with which its attempt
+started.
 
 An agent measures the lease from the time at which it sent its last acknowledged message. The service measures
 from the time at which it received the agent's last message, which is later. Therefore the lease always ends

@@ -323,8 +323,8 @@ News = (
 
 
 def launches(shown: Sequence[Revealed], lines: Mapping[ReplicaId, int]) -> Iterator[Launch]:
-    """Yield the orders that launch these plans on a node. They are split into several messages for large
-    gangs, because each plan lists the whole gang. `lines`: see `Launch`."""
+    """Yield the orders that launch these plans on a node. For large gangs, the plans are split into several
+    orders, because each plan lists the whole gang. `lines`: see `Launch`."""
     pieces: list[list[Revealed]] = [[]]
     size = 0
     for item in shown:

@@ -2,8 +2,8 @@
 the node write the original files.
 
 The agent sends the parts of its files that the service's copies lack, by offset. A new connection therefore
-continues where the last one ended. Data is only appended to files. If a replica moves, its output follows its
-output on earlier nodes.
+continues where the last connection ended. Data is only appended to files. If a replica moves, its output
+follows its output on earlier nodes.
 """
 
 import contextlib
@@ -121,7 +121,7 @@ class StreamCopies:
 
     def append(self, part: Appended) -> None:
         """Append received bytes to a copy. Blocks while it writes. Raises StreamGap if bytes are missing
-        before them, and OSError."""
+        between the copy and the received bytes, and OSError."""
         if not _NAME.fullmatch(part.file):
             raise StreamGap(f"{part.file!r} is not a file that agents send, such as a log segment")
         path = self._directory(part.replica) / part.file

@@ -13,8 +13,8 @@ from trainshed_cluster.remote.gang import Gang, GangRecord
 from trainshed_cluster.remote.replica_slot import ReplicaSlot, SlotTrigger
 
 AGENT_MEMORY = 256 << 20
-"""Memory in bytes of an agent and its shims on a node. Allocations include it. Otherwise the cluster's memory
-limit could kill a program that respects its own limit."""
+"""Memory in bytes of an agent and its shims on a node. Allocations include this memory. Otherwise the
+cluster's memory limit could kill a program that respects its own limit."""
 DEFAULT_MEMORY = 256 << 20
 """Memory in bytes of a replica whose machine type has no memory size in the table of machine types."""
 

@@ -10,7 +10,7 @@ from trainshed_cluster.remote.messages import News
 
 class SeenNews:
     """All news about an agent's replicas: starts, notes and ends of incarnations, numbers of log lines, and
-    measurements. The agent sends all of it again on every new connection."""
+    measurements. The agent sends all this news again on every new connection."""
 
     def __init__(self) -> None:
         self._news: dict[tuple[ReplicaId, int], list[News]] = {}

@@ -102,7 +102,7 @@ class ClusterNodes:
 
     def report_trouble(self, node: str, agent: str, what: str | None) -> None:
         """Record a problem that an agent has reported about its node. The node still accepts replicas.
-        `what`: the problem; None = it is solved."""
+        `what`: the problem; None = the problem is solved."""
         before = self._trouble_of(node)
         others = {name: text for name, text in self._trouble.get(node, {}).items() if name != agent}
         self._trouble[node] = others if what is None else others | {agent: what}
@@ -146,7 +146,7 @@ class ClusterNodes:
         """Return the cluster's report of a node. The state is QUARANTINED if this service has quarantined the
         node and the cluster reports it as UP."""
         if report.state is NodeState.GONE and report.is_awaited:
-            # The agents on this node may still run. Each of them counts as lost only when its lease ends.
+            # The agents on this node may still run. Each agent counts as lost only when its lease ends.
             return replace(report, state=NodeState.UNHEARD)
         quarantined = self._quarantined.get(report.node.name)
         if report.state is NodeState.UP and quarantined:

@@ -158,7 +158,7 @@ def agent_settings(context: EngineContext) -> dict[str, Any]:
     """
     access = context.access
     return {
-        # The files of failed replicas are not deleted after a time, because they are deleted with the agent's
+        # Do not delete the files of failed replicas after a time, because they are deleted with the agent's
         # other files.
         "rules": replace(context.rules, autopsy_ttl=None),
         "hidden": tuple(map(str, context.hidden)),
@@ -191,7 +191,7 @@ _Pattern = Annotated[str, Meta(pattern=r"^[a-z0-9_*?-]{1,100}$", description=_MA
 
 
 class MachineSelector(Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of an engine's `machines` table, which selects machines."""
+    """The part of an entry of an engine's `machines` table that selects machines."""
 
     #: Patterns of machine types (`a2-*`); [] = all.
     types: Annotated[list[_Pattern], Meta(max_length=200)] = []

@@ -132,7 +132,8 @@ def state_of(replica_slot: ReplicaSlot, end: Ended | None) -> SlotState:
 def fire(
     replica_slot: ReplicaSlot, end: Ended | None, trigger: SlotTrigger, **changes: Any
 ) -> ReplicaSlot:
-    """Return the replica slot after a trigger. If the trigger has no effect, this is the same object.
+    """Return the replica slot after a trigger. If the trigger has no effect, the result is `replica_slot`
+    itself.
 
     Args:
         end: The last reported end of the replica; None = no end was reported.

@@ -142,7 +142,7 @@ class SlotAllocator:
 
     async def prepare(self, gang: Gang) -> None:
         """Wait for a limited time until all slots of a gang are allocated. Raises EngineUnavailable if they
-        are not allocated yet, and LaunchRejected or StartFailed if they can never be."""
+        are not allocated yet, and LaunchRejected or StartFailed if they can never be allocated."""
         if not gang.is_complete():
             gang.raise_rejection()
             preparing = self._preparing.get(gang.key)

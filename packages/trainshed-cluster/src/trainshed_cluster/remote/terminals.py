@@ -34,7 +34,8 @@ class Shown(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """The shell has ended. `status`: its exit status; None = it ended because its replica ended."""
+    """The shell has ended. `status`: the shell's exit status; None = the shell ended because its replica
+    ended."""
 
     status: int | None
 

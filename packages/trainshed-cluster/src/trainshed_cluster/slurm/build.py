@@ -67,8 +67,8 @@ def new_engine(context: EngineContext) -> RemoteEngine:
 
 
 def _open_cache(cache: Path) -> None:
-    """Give other users search permission on the cache's `_OPEN_DIRECTORIES`. They can then open a path that
-    they know, but cannot list the directories. Raises ValueError if the permissions cannot be set."""
+    """Give other users search permission on the cache's `_OPEN_DIRECTORIES`. These users can then open a path
+    that they know, but cannot list the directories. Raises ValueError if the permissions cannot be set."""
     modes = {**dict.fromkeys(_OPEN_DIRECTORIES, 0o711), _PRIVATE_DIRECTORY: 0o700}
     try:
         for name, mode in modes.items():
@@ -92,7 +92,8 @@ def _document(
     credential: Credential,
     **own: Any,
 ) -> AgentDocument:
-    """Create an agent's document from the values that all agents share and from the agent's `own` values."""
+    """Create an agent's document. `document`: returns the fields that are the same for all agents. `own`: the
+    fields of this agent."""
     return AgentDocument(
         node=node,
         user=user,
@@ -107,8 +108,8 @@ def _document(
 
 def _command(settings: SlurmSettings, extensions: Extensions) -> Callable[[str], AgentCommand]:
     """Return a function that returns the command to start an agent on a node. If nodes share the service's
-    files, the command runs this package. Otherwise the service sends the agents' code, which it reads when
-    the first agent starts."""
+    files, the command runs this package. Otherwise the service sends the agents' code to the nodes. The
+    service reads this code when the first agent starts."""
 
     def command(node: str) -> AgentCommand:
         if settings.shared:

@@ -54,8 +54,8 @@ class SlurmClient:
         self._settings = settings
         self._on_step_end = on_step_end
         self._environment = commands.environment(os.environ, settings.conf)
-        #: The srun processes of started agents. Each one is stored with the name of its allocation and the
-        #: task that waits for its end.
+        #: The srun processes of started agents. Each process is stored with the name of its allocation and
+        #: the task that waits for its end.
         self._sruns: dict[Process, tuple[str, asyncio.Task[None]]] = {}
 
     async def close(self) -> None:
@@ -68,7 +68,7 @@ class SlurmClient:
 
     async def run(self, command: Sequence[str], user: UnixUser | None = None) -> str:
         """Run a command and return its output. `user`: the user that runs the command; None = the service's
-        user. Raises ClusterUnavailable if it fails."""
+        user. Raises ClusterUnavailable if the command fails."""
         process = await self._spawn(command, user=user)
         try:
             async with asyncio.timeout(_COMMAND_TIMEOUT):
@@ -106,9 +106,9 @@ class SlurmClient:
 
     async def end_agents(self, name: str, user: int) -> None:
         """End the steps of an allocation, and wait for a limited time until they have ended. Agents that are
-        shutting down end their own steps. Call this before cancelling the job. Slurm allocates no resources
-        of a node while a step of a cancelled job ends there, but it does while a step of a running job
-        ends."""
+        shutting down end their own steps. Call this before cancelling the job. While a step of a cancelled
+        job ends on a node, Slurm allocates no resources of the node. While a step of a running job ends,
+        Slurm continues to allocate them."""
         tasks = [task for allocation, task in self._sruns.values() if allocation == name]
         if tasks:
             _, unfinished = await asyncio.wait(tasks, timeout=_EXIT_TIMEOUT)

@@ -51,7 +51,7 @@ from trainshed_cluster.slurm.users import Users, node_directory
 log = logging.getLogger(__name__)
 
 _JOB_ID_MAX_AGE = 1.0
-"""Seconds after its last confirmation for which a job id is reliable. Within this time, Slurm's controller
+"""Seconds for which a job id is reliable after its last confirmation. Within this time, Slurm's controller
 cannot crash, restart, and assign the id to another job."""
 _PENDING_QUERY_DELAY = 0.5
 """Seconds after which a pending request causes a query of its state."""
@@ -66,14 +66,14 @@ _STEP_END_DELAY = 1.2
 recorded the end of the step, and the agent has been disconnected for at least `agents._REPORT_MARGIN`."""
 _SAVE_INTERVAL = 6.0
 """Seconds until Slurm's controller (slurmctld) has certainly saved a confirmed change: it saves its state
-every 5 s. If it crashes earlier, cancelled jobs reappear."""
+every 5 s. If slurmctld crashes earlier, cancelled jobs reappear."""
 _DURABLE_TIMEOUT = 20.0
 """Maximum seconds that the service waits at its end until slurmctld has saved the releases of allocations."""
 _RELEASE_MEMORY_SECONDS = 600.0
 """Seconds after which a released allocation can no longer reappear."""
 _EXTRA_SECONDS = 2 * MAX_ADOPTION_AGE
-"""Seconds that the service adds to a job's time limit. They include the job's start, and later attempts that
-adopt the allocation."""
+"""Seconds that the service adds to a job's time limit. These seconds cover the job's start, and later
+attempts that adopt the allocation."""
 _MAX_TIME_LIMIT = 365 * 86400
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """PATH of the commands that run on nodes."""
@@ -351,8 +351,8 @@ class SlurmCluster:
         return Gres("gpu", known[wanted], need.accelerators)
 
     async def _obtain(self, name: AllocationName, ask: JobRequest) -> Allocation:
-        """Return an allocation, which is requested if it does not exist. If the account or QOS rejects the
-        time limit, request the allocation again without a time limit."""
+        """Return an allocation. If the allocation does not exist, request it. If the account or QOS rejects
+        the time limit, request the allocation again without a time limit."""
         route_key = (ask.partition, ask.account, ask.qos, ask.user)
         if ask.seconds and ask.seconds >= self._rejected_limits.get(route_key, math.inf):
             ask = replace(ask, seconds=None)

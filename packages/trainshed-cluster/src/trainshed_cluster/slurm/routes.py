@@ -1,5 +1,5 @@
 """Maps machine types to options of Slurm jobs, such as the partition, account, features and generic resources
-(GRES). Also maps them to the nodes that these options select. Pure."""
+(GRES). Also maps machine types to the nodes that these options select. Pure."""
 
 import re
 from collections.abc import Iterable

@@ -51,8 +51,8 @@ _RESERVED_OPTIONS = (
     *("no-shell", "no-kill", "ntasks", "mem-per-cpu", "exclusive", "chdir", "uid", "gid", "user"),
     *("immediate", "begin", "dependency"),
 )
-"""Options of salloc that users cannot set. The engine sets them itself, or they would break its guarantees.
-"""
+"""Options of salloc that users cannot set: either the engine sets the option itself, or the option would
+break a guarantee of the engine."""
 
 _Constraint = Annotated[
     str,

@@ -1,7 +1,7 @@
 """Compiles the results of one query of the cluster. Explains why Slurm delays a job, or how the job ended, in
 plain words and with Slurm's own term. Pure.
 
-Slurm has well over a hundred reasons. `snapshot.toml` contains a description of the most frequent ones. For
+Slurm has well over a hundred reasons. `snapshot.toml` contains descriptions of the most frequent reasons. For
 other reasons, users see only Slurm's name.
 """
 
@@ -116,8 +116,8 @@ class Snapshot(Struct, frozen=True):
 
     #: This service's jobs that have not ended.
     jobs: Mapping[AllocationName, Job]
-    #: Further jobs with the name of an allocation that already has a job. They exist if the service repeated
-    #: a request because it received no response.
+    #: Further jobs with the name of an allocation that already has a job. Such jobs exist if the service
+    #: repeated a request because it received no response.
     duplicates: tuple[tuple[AllocationName, Job], ...]
     report: ClusterReport
 
@@ -134,7 +134,7 @@ def own_jobs(
     allocation names for a user id, or None if that user has no jobs of this service."""
     own: list[tuple[AllocationName, Job]] = []
     for job in jobs:
-        # Other users may give their jobs such a name, so the job's user must also match.
+        # Other users may give their jobs the name of an allocation, so the job's user must also match.
         name, user = _name(job.name, service), name_of(job.user)
         if name and user is not None and (job.has_nodes or job.is_pending):
             own.append((replace(name, user=user), job))

@@ -19,7 +19,7 @@ from trainshed_cluster.slurm.settings import SlurmSettings
 
 _PASSED_VARIABLES = ("PATH", "SLURM_CONF", "SLURM_TIME_FORMAT", "LC_ALL")
 """The only variables of the service that a command of another user receives. Users can read the environment
-of their processes, so it must contain no secrets."""
+of their processes, so these variables must contain no secrets."""
 
 
 class UnixUser(Struct, frozen=True):

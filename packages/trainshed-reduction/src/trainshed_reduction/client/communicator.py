@@ -38,8 +38,8 @@ class Communicator:
         log: Callable[[str], None] = _discard,
     ) -> None:
         """`group`: a name that is unique in the job and the same on all ranks. `generation`: the same on all
-        ranks, and greater than that of earlier groups of this name. For the other parameters, see
-        `Membership`."""
+        ranks, and greater than the generations of earlier groups with this name. For the other parameters,
+        see `Membership`."""
         self._operations = operations = OperationQueue()
         hello = Hello(proof.group_digest(group), generation, rank, world)
         self._membership = Membership(settings, operations, hello, reports, log)

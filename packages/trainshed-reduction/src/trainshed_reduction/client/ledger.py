@@ -188,8 +188,8 @@ class Ledger:
             state.base += 1
 
     def replay(self, lane: int, position: int) -> Optional[List[Frame]]:
-        """Return the frames of a lane from `position` on, which a reducer requests after a new connection.
-        None = the position is invalid."""
+        """Return the frames of a lane from `position` on. A reducer requests these frames after a new
+        connection. None = the position is invalid."""
         state = self._lanes[lane]
         if not state.base <= position <= state.received:
             return None

@@ -72,11 +72,9 @@ class LossDetector:
             self._log(text)
 
     def check_absence(self, ledger: Ledger, lanes: Sequence[Lane], now: float) -> None:
-        """Raise ReductionFailed if a rank has been lost for too long.
-
-        A worker is lost if all reducers report it as missing. If only some reducers report it, it is slow or
-        partly disconnected. A lost worker does not return to its group.
-        """
+        """Raise ReductionFailed if a rank has been lost for too long. A worker is lost if all reducers report
+        it as missing. If only some reducers report a worker as missing, that worker is slow or partly
+        disconnected. A lost worker does not return to its group."""
         if not ledger.open or any(lane.running or lane.accept is None for lane in lanes):
             return
         since = max((lane.connection.greeted for lane in lanes if lane.connection), default=now)

@@ -1,4 +1,5 @@
-"""The queue of operations between callers and the communicator's thread. They share no other data."""
+"""The queue of operations between callers and the communicator's thread. Callers and this thread share no
+other data."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ from trainshed_reduction.native.transfer import Event, NativeTransfer
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import MAX_CHUNK, Hello, Kind
 
-# These constants decide how many bytes of a rank are in flight. There must be enough to keep its link busy,
-# but not so many that they form long queues. About three rows of chunks suffice, because the result of a
-# chunk arrives about one row after the chunk was sent. Measured speed as a fraction of its bound: 92-97 %
-# with 3 rows, 89 % with 8, 55-75 % with 1.5.
+# These constants decide how many bytes of a rank are in flight. The bytes in flight must keep the rank's link
+# busy, but must not form long queues. About three rows of chunks suffice, because the result of a chunk
+# arrives about one row after the chunk was sent. Measured speed as a fraction of the maximum speed: 92-97 %
+# with 3 rows, 89 % with 8 rows, 55-75 % with 1.5 rows.
 
 _ROW = 320 << 10
 _ROW_SECONDS = 0.013
@@ -33,8 +33,8 @@ _MIN_LANES = 4
 """
 _MIN_CREDIT = 1 << 20
 _MIN_FLIGHT_SECONDS = 0.002
-"""Minimum amount of data in flight, as the number of seconds that the link needs to send it. It hides delays
-within hosts if rows are short."""
+"""Minimum amount of data in flight, as the number of seconds that the link needs to send this data. The
+minimum hides delays within hosts if rows are short."""
 _MAX_CREDIT = 64 << 20
 
 

@@ -80,7 +80,8 @@ def _compile(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                # By default, Zig stores its caches in the home directory, which may not exist.
+                # Set Zig's cache directories: by default, Zig stores its caches in the home directory, which
+                # may not exist.
                 env={
                     **os.environ,
                     "ZIG_GLOBAL_CACHE_DIR": workspace,

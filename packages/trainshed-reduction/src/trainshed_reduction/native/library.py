@@ -56,10 +56,8 @@ _SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
 
 
 class Library:
-    """The loaded C library.
-
-    Calls through `functions` keep Python's interpreter lock, because they take less time than releasing the
-    lock. Calls of the same functions through `unlocked` release it.
+    """The loaded C library. Calls through `functions` keep Python's interpreter lock, because these calls
+    take less time than releasing the lock. Calls of the same functions through `unlocked` release the lock.
     """
 
     def __init__(self, path: Path) -> None:

@@ -107,7 +107,7 @@ class NativeReducer:
         return self.functions.reducer_unsent(self.handle, slot)
 
     def resume(self, slot: int) -> None:
-        """Continue to read from a connection, which stopped after a `Message`. Call this only for a
+        """Continue to read from a connection. Reading stops after each `Message`. Call this only for a
         connection that belongs to no running group."""
         self.functions.reducer_resume(self.handle, slot)
 

@@ -69,7 +69,7 @@ class ReducingGroup(dist.ProcessGroup):
         return self._native.allreduce(*args, **kwargs) if work is None else work
 
     def _reduce(self, tensor: torch.Tensor, operation: object, options: Any) -> Optional[dist.Work]:
-        """Start an all-reduce with the reducers, or return None if they do not support it."""
+        """Start an all-reduce with the reducers. Return None if the reducers do not support the operation."""
         sessions, reduction = self._sessions, reduction_of(operation, tensor.dtype)
         is_sparse = getattr(options, "sparseIndices", None) is not None
         if sessions is None or reduction is None or is_sparse:
@@ -221,7 +221,7 @@ def _is_served(c10d: Any, backend: str) -> bool:
         return set(config.get_device_backend_map().values()) <= set(_SERVED)
     except Exception:
         # For an unknown backend, PyTorch raises AttributeError, ValueError or KeyError, depending on its
-        # version. PyTorch reports the error itself when it creates the group.
+        # version. Ignore the error here, because PyTorch reports it when it creates the group.
         return False
 
 

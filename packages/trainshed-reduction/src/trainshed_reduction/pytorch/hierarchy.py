@@ -68,12 +68,12 @@ def nodes_of(places: "Sequence[Dict[str, str]]") -> Optional[List[List[int]]]:
 
 class Node:
     """This rank's node. `number`: the node's index. `place`: this rank's index in the node; ranks with the
-    same index on all nodes sum the same part. One thread calls `scatter` and another one `gather`, each in
-    the same order on all ranks of the node.
+    same index on all nodes sum the same part. One thread calls `scatter` and another thread calls `gather`,
+    each in the same order on all ranks of the node.
 
     With gloo, each of these threads has its own communicator, so that neither waits for the other. Operations
     of two NCCL communicators may deadlock on the GPUs if ranks start them in different orders. Therefore NCCL
-    has only one communicator, and a tensor is scattered only after the previous one has been gathered
+    has only one communicator, and a tensor is scattered only after the previous tensor has been gathered
     (`is_one_at_a_time`)."""
 
     def __init__(self, backend: type, nodes: List[List[int]], rank: int, store: dist.Store) -> None:

@@ -89,7 +89,8 @@ class StoreBoard:
 
         `own`: this rank's answer. `judge`: returns the decision, which must not be empty, from the answers by
         rank (None = no answer within `seconds`). `rounds`: the other ranks wait for `seconds` times this
-        number. If rank 0 does not respond in that time, the decision on all ranks is this error."""
+        number. If rank 0 does not respond in that time, the decision on all ranks is an error message about
+        rank 0."""
         self._store.set("{}/{}".format(question, rank), own)
         if rank == 0:
             until = time.monotonic() + seconds
@@ -111,8 +112,8 @@ class StoreBoard:
 class Group(NamedTuple):
     """The data of a process group. `backends`: classes of the native backends, by kind of device.
 
-    It does not refer to PyTorch's group. If it did, a reference cycle could arise, and the garbage collector
-    might destroy the group in a forked child, where gloo's threads are missing.
+    This object does not refer to PyTorch's group. Such a reference could create a reference cycle, and the
+    garbage collector might destroy the group in a forked child, where gloo's threads are missing.
     """
 
     name: str
@@ -195,9 +196,9 @@ class Session:
     def connect(self) -> bool:
         """Connect to the reducers, if that was not tried before. Return whether all ranks use the reducers.
 
-        All ranks must make the first call at the same place in the program. It blocks for up to a few times
-        `start_seconds`. Raises ReductionFailed if this rank has failed although the other ranks use the
-        reducers.
+        All ranks must make the first call at the same place in the program. The first call blocks for up to a
+        few times `start_seconds`. Raises ReductionFailed if this rank has failed although the other ranks use
+        the reducers.
         """
         with self._lock:
             if self._serves is None:

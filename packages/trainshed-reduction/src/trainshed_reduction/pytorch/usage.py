@@ -74,8 +74,8 @@ record = UsageRecord()
 
 def report_at_exit(smallest: int) -> None:
     """Register a report of the verdict for the exit of this process. Only rank 0 reports, and only if
-    torchrun started the process or if it is the outermost process that imports torch. Other processes may be
-    helpers that need no reducers."""
+    torchrun started this process or if this process is the outermost process that imports torch. Other
+    processes may be helpers that need no reducers."""
     own = str(os.getpid())
     outermost = os.environ.setdefault(_OUTERMOST, own) == own
     if os.environ.get("RANK", "0") != "0" or not (outermost or "TORCHELASTIC_RUN_ID" in os.environ):

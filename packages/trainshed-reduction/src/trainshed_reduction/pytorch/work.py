@@ -162,8 +162,8 @@ _THREAD = "trainshed-reduction-future"
 
 
 class Callbacks:
-    """Runs callbacks of futures. Each runs in its own thread, because a callback may wait for further
-    all-reduces (PowerSGD's does)."""
+    """Runs callbacks of futures. Each callback runs in its own thread, because a callback may wait for
+    further all-reduces (as in PowerSGD)."""
 
     def put(self, task: "Callable[[], None]") -> None:
         try:

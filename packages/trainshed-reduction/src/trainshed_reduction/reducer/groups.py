@@ -119,8 +119,8 @@ class Group:
         return self._rows.state(member.rank)
 
     def gather(self, member: Member, now: float) -> List[Effect]:
-        """Add a rank's connection, and start the group if it is complete. The connection replaces the rank's
-        earlier connection."""
+        """Add a rank's connection. If the group is then complete, start the group. The connection replaces
+        the rank's earlier connection."""
         rank = member.rank
         effects: List[Effect] = []
         earlier = self.members.pop(rank, None)

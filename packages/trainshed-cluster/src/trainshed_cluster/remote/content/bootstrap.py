@@ -22,7 +22,7 @@ AGENT = "trainshed_cluster.remote.start"
 PACKAGES = ("access", "core", "engines", "eventloop", "replica", "telemetry")
 """Subpackages of `trainshed` that engines and replicas import."""
 LIBRARIES = ("msgspec", "trainshed_cluster", "trainshed_reduction")
-"""Other packages whose code agents need. They include this package."""
+"""Other packages whose code agents need. The list includes this package."""
 _EXCLUDED_DIRECTORY = "__pycache__"
 _EXCLUDED_SUFFIXES = (".pyi",)
 READ = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.read(8),16)))"

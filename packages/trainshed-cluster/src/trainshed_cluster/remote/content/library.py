@@ -91,7 +91,7 @@ class Library:
         self, path: str, writer: asyncio.StreamWriter, *, granted: Collection[str] | None = None
     ) -> None:
         """Write a unit, then close the writer. The stream reports rejections and failures to the node.
-        `granted`: paths of the units that the agent may fetch; None = any."""
+        `granted`: paths of the units that the agent may fetch; None = all units."""
         try:
             async with self._sending:
                 try:

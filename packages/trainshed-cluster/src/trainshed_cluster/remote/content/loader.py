@@ -92,8 +92,7 @@ def _install(directory: str, digest: str, archive: bytes) -> str:
 
 
 def _is_complete(code: str) -> bool:
-    """Return whether the directory contains the whole code. A crash of the machine may have damaged the code.
-    """
+    """Return whether the directory contains the whole code. A crash may have damaged the code."""
     try:
         with open(os.path.join(code, ".built"), "rb") as file:
             return file.read(100) == _boot()
@@ -112,7 +111,7 @@ def _unpack(parent: str, digest: str, archive: bytes) -> None:
     if hashlib.sha256(archive).hexdigest() != digest:
         raise OSError("the digest of the received code is wrong")
     for name in os.listdir(parent):
-        # These directories were left behind by killed loaders, or contain code that may be incomplete.
+        # Remove directories that killed loaders left behind, or whose code may be incomplete.
         if name == digest or (name.startswith(".") and name != ".lock"):
             shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
     draft = os.path.join(parent, ".%s.%d" % (digest, os.getpid()))

@@ -1,5 +1,5 @@
-"""Declares the manifest of a launch: the directories of the service's machine that a node needs. Both sides
-share it.
+"""Declares the manifest of a launch: the directories of the service's machine that a node needs. The service
+and its agents share this module.
 
 A *unit* is a directory that is built once and never changed: an environment, a layer, an image, an
 interpreter. A unit has the same path on every node, because environments contain absolute paths.

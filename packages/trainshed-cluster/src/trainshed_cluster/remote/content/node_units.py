@@ -25,7 +25,7 @@ from trainshed_cluster.remote.content.manifest import BUILT, Unit
 STATE = ".node"
 """Directory in the cache that contains the records and locks of units."""
 _MARKS = ".marks"
-"""Directory of marks. If it contains a mark with a directory's name, that directory is completely on disk.
+"""Directory of marks. A mark with the name of a directory shows that this directory is completely on disk.
 The directory is next to `.marks` (`trainshed.runtimes.shelf`)."""
 
 
@@ -214,7 +214,8 @@ def _lock_shared(path: str) -> int | None:
     not exist or is being removed."""
     place = Path(path, BUILT)
     if not place.exists():
-        # An interpreter that was not fetched lacks the file `BUILT`, but is never removed.
+        # Lock the directory itself: an interpreter that was not fetched lacks the file `BUILT`, and is never
+        # removed.
         place = Path(path)
     try:
         handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
