@@ -59,7 +59,7 @@ def test_state_machine_and_reference_agree_on_every_step(block: int) -> None:
 
 
 @pytest.mark.parametrize("block", [*range(2), *soak_blocks(2, 4)])
-def test_state_machine_and_reference_agree_with_operator_rules(block: int) -> None:
+def test_state_machine_equals_reference_model_when_operators_change_rules(block: int) -> None:
     """spec/failures#out-of-memory, "overridable by an operator": other budgets, dropped rows, new rows,
     growing memory.
     """

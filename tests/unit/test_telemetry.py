@@ -67,7 +67,7 @@ def log_replica_event() -> None:
     job.warning("autopsy not saved: %s", 'No "space"\x1b[2J\nleft')
 
 
-def test_text_line_has_keys_and_starts_with_the_subject() -> None:
+def test_text_line_contains_keys_and_starts_with_the_job() -> None:
     def printable(text: str) -> str:
         return text.replace("\x1b", "?")
 

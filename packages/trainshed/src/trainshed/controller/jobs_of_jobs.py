@@ -28,7 +28,7 @@ class JobsOfJobs:
     def __init__(self, stored: Callable[[JobUid], Job | None], most: int) -> None:
         self._stored = stored
         self._most = most
-        #: The creating job of each counted work, by the work's uid.
+        #: The job that created each unfinished work (job, tuning job or pipeline), by the work's UID.
         self._makers: dict[JobUid, ActingJob] = {}
 
     def admit(self, uid: JobUid, maker: ActingJob) -> bool:

@@ -75,7 +75,8 @@ def learn_series(lines: Iterable[Line]) -> Series | None:
 
 
 def _step_numbers(line: Line) -> dict[Series, int]:
-    """Return each number in the line that may be a step, by its kind of line."""
+    """Return the numbers in the line that may be steps. Each number has a series, which identifies lines of
+    the same form."""
     text = line.text[:_MAX_READ_CHARS]
     of_checkpoints = _OF_CHECKPOINTS.search(text) is not None
     numbers = {

@@ -131,7 +131,8 @@ class Slot(Struct, frozen=True):
     devices: str | None = None
     #: First user ID of the range of the machine's user IDs that is reserved for the replica; None = no range.
     users: int | None = None
-    #: Loopback address of the replica's endpoint, if other machines reach `address`; None = `address`.
+    #: Loopback address of the replica's endpoint, for an `address` that other machines can reach. None = the
+    #: endpoint listens on `address`.
     endpoint: str | None = None
 
 

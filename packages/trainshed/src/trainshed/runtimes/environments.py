@@ -208,8 +208,8 @@ class Environments:
         if not release.first:
             install("--no-deps", "--requirement", lock)
             return
-        # The installer uses the build that is available on the index. The build determines which further
-        # packages are needed.
+        # Do not pin the framework's build (CPU or CUDA). The installer uses the build on the index, and that
+        # build determines its dependencies.
         pinned = ("--constraint", lock, *sheet.asks_for(release), *sheet.built_from(release))
         if self._installer.has_indexes:
             install(*pinned)

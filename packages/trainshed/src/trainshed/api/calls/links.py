@@ -218,7 +218,8 @@ class Ticket(Struct, frozen=True):
 
     job_uid: JobUid
     replica: ReplicaId
-    #: The user, for the job's timeline: an e-mail address, or whose link an unknown user has opened.
+    #: Text for the user on the job's timeline: an e-mail address, or the creator of the link that an unknown
+    #: user has opened.
     who: str
     #: The owner of the ticket, who must have the permission.
     principal: Principal

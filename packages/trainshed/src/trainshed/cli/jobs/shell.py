@@ -233,7 +233,7 @@ def forward(endpoint: Endpoint, job: str, port: str, replica: str) -> None:
     if not wanted or not (local or wanted).isdecimal():
         way = f"8888:{wanted or 'PORT'}"
         raise click.UsageError(
-            f"The local port is missing, or the port is not a number. Specify both: {way}"
+            f"{port} does not contain the number of a local port. Write LOCAL:PORT, such as {way}."
         )
     client = endpoint.client()
     path = job_path(find_job(client, job, endpoint.project)["uid"], ":shell")

@@ -80,7 +80,7 @@ class Rule(Struct, frozen=True):
     gives_room: bool = False
     #: Factor by which each retry raises the memory limits.
     memory_growth: float = 1.0
-    #: Maximum total factor of raised memory limits.
+    #: Maximum memory limit after all retries, as a multiple of the original limit. 1.0 = never raise it.
     memory_cap: float = 1.0
     #: Whether the rule may retry a job with disableRetries, if no program of the attempt has run.
     unstoppable: bool = False

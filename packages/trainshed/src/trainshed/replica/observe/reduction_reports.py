@@ -128,7 +128,8 @@ class Note:
 
 
 def notes_in(data: bytes) -> list[Note]:
-    """Return the notes of a report. Raises NoReport."""
+    """Return the notes (messages for the job's timeline) in a report. Raises NoReport if `data` is not a
+    valid report."""
     try:
         parsed = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):
