@@ -72,7 +72,7 @@ def test_invalid_setting_error_names_the_setting_and_its_file(tmp_path: Path, li
 
 def test_empty_data_option_is_rejected() -> None:
     """`--data "$DATA"` with an empty variable would fill the working directory."""
-    with pytest.raises(SettingsError, match="--data: '' is not a directory"):
+    with pytest.raises(SettingsError, match="--data: the value is empty, but must be a directory"):
         load(None, {"data": ""})
 
 
