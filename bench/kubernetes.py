@@ -3,7 +3,7 @@
 
 `python -m bench.kubernetes` starts the cluster and a service on it. In turn with the service, it creates
 single Pods and whole gangs of Pods, which run the same statement with the Python of the image. It prints each
-result as soon as it is measured. It requires the same tools as the lab, and reports missing ones.
+result immediately after the measurement. It requires the same tools as the lab, and reports missing ones.
 """
 
 import argparse

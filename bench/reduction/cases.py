@@ -10,7 +10,7 @@ class Task:
     """Operations of one kind.
 
     `dtype`: "" = training steps. `bucket`: MB of gradients per bucket; None = the framework's default.
-    `target`: minimum speedup over gloo. `count`: timed operations per round, after one that is not timed.
+    `target`: minimum speedup over gloo. `count`: timed operations per round. An untimed one precedes them.
     """
 
     title: str

@@ -3,7 +3,7 @@ the agent when it receives the agent's document, which is its startup data.
 
 The service lists nodes and Pods once and then watches them (`watches.WatchedCollection`). `states`,
 `manifests` and `kueue` contain the rules. `own_pods.OwnPods` contains the Pods of this service's allocations.
-Requests and watches update `OwnPods`.
+Requests and watches update `OwnPods`. The module is long because it contains the whole interface `Cluster`.
 """
 
 import asyncio

@@ -1,5 +1,8 @@
 """Implements `remote`'s `Cluster` for Slurm: one Slurm job for each allocation, and one step for each
-agent."""
+agent.
+
+The module is long because it contains the whole interface `Cluster`. The rules are in the modules next to it.
+"""
 
 import asyncio
 import contextlib

@@ -35,7 +35,7 @@ class BoardName(Struct, frozen=True, order=True):
 
     project_id: str
     location: str
-    #: One to four IDs, of which the first is that of the tensorboard.
+    #: The IDs of the tensorboard and, depending on the level, of the experiment, the run and the series.
     ids: tuple[str, ...]
 
     @property

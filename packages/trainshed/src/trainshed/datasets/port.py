@@ -61,9 +61,7 @@ def summary(written: Written) -> tuple[str, ...]:
     if written.ignored:
         lines.append(f"{written.ignored:,} rows belong to no split and are omitted.")
     if empty := [name for name, counts in splits.items() if not counts.rows]:
-        lines.append(
-            f"No rows are in {' and '.join(empty)}. The files of an empty split contain no rows."
-        )
+        lines.append(f"These splits have no rows: {', '.join(empty)}. Their files exist.")
     return tuple(lines)
 
 

@@ -88,7 +88,7 @@ times, so these bytes are unique."""
 
 
 class EventFile(Struct, frozen=True):
-    """An event file, as it was when it was found."""
+    """The state of an event file at the time of a search."""
 
     #: The file's path below the directory.
     path: str

@@ -32,8 +32,8 @@ class PackagingError(Exception):
 
 
 def is_project(directory: Path) -> bool:
-    """Return whether a directory is an installable project. A `pyproject.toml` alone is not sufficient,
-    because it may only configure other tools."""
+    """Return whether a directory is an installable project. A directory that contains only a `pyproject.toml`
+    may not be one, because the file can configure other tools."""
     if (directory / "setup.py").is_file():
         return True
     try:

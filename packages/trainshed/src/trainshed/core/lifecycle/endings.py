@@ -208,8 +208,8 @@ def _spent_budget(transition: Transition, replica: Replica | None) -> Spent:
 
 
 def _ended_the_job_before(evidence: Evidence, verdict: Verdict, decided: int) -> bool:
-    """Return whether a primary ended by itself, with a verdict that ends the job, before a cancel or a retry
-    was decided. The primary's outcome then counts, although its end is reported later
+    """Return whether the primary ended, with a verdict that ends the job, before a cancel or a retry was
+    decided. The primary's outcome then counts, although its end is reported later
     (spec/lifecycle#cancel)."""
     return (
         evidence.replica is not None

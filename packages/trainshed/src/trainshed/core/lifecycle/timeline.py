@@ -227,8 +227,8 @@ def end(outcome: Outcome, now: Nanos) -> TimelineEntry:
 
 
 def cancelled_by(event: CancelRequested) -> str:
-    """Return the end of a sentence that states by whom or why the job was cancelled. A person is called "the
-    user", as in the public texts."""
+    """Return the end of a sentence about a cancelled job: the user or job that cancelled it, or the reason. A
+    person is called "the user", as in the public texts."""
     if event.by is None or event.by.job is None:
         return "was cancelled by the user."
     if event.cause is not CancelCause.CREATOR:

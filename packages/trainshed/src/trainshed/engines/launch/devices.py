@@ -79,8 +79,8 @@ class Device(Struct, frozen=True):
 
 
 def find_devices(ambient: Mapping[str, str], library: str = _NVML) -> tuple[Device, ...]:
-    """Return the GPUs that the driver lists, by index, without those that CUDA_VISIBLE_DEVICES excludes.
-    Blocks briefly. `ambient`: the service's own environment. `library`: file name of the driver's NVML
+    """Return the GPUs that the driver lists and CUDA_VISIBLE_DEVICES does not exclude, by index. Blocks
+    briefly. `ambient`: the service's own environment. `library`: file name of the driver's NVML
     library."""
     try:
         # Check for the driver first: without it, the package would only waste a megabyte of memory.

@@ -13,7 +13,7 @@ import signal
 from trainshed.replica.system import kernel
 
 COUNT = 1 << 16
-"""Number of users in one range, enough for root, system users, ordinary users and nobody."""
+"""Number of users in one range, enough for root, system users, ordinary users and the user `nobody`."""
 
 _FIRST_OWNER = 1 << 31
 """First of the user IDs that own namespaces. No user has these IDs."""

@@ -251,11 +251,11 @@ class ImageTool:
         self._commands.follow("pull", "--", reference, tell=tell, doing="pulling", stop=stop)
 
     def export(self, image_id: str, name: str, into: IO[bytes], tell: Progress, stop: Stop) -> None:
-        """Export the image's root file system, all layers in one, as a tar stream. See `pull` for `tell` and
-        `stop`.
+        """Export the image's root file system, all layers in one, as a tar stream.
 
-        The export uses a container that is never started, which both tools can export. `name`: name of that
-        container; an existing container with the name, left by a killed export, is removed.
+        Both tools export only containers, so this method creates one and never starts it. `name`: name of
+        the container. A container of this name that a killed export left is removed. `tell`, `stop`: as for
+        `pull`.
         """
         self._remove(name)
         # The command `true` never runs, but an image without a default command cannot be exported without it.
