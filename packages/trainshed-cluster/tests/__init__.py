@@ -1,4 +1,4 @@
-"""A part of the root's package of tests, also for a process that finds this part first."""
+"""Belongs to the package `tests` of the repository's root, even if a process imports this directory first."""
 
 from pathlib import Path
 

@@ -16,8 +16,8 @@ VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 
 
 def render_chart(**values: Any) -> list[dict[str, Any]]:
-    """Return the documents of `helm install trainshed deploy/chart --namespace training` with these
-    `values`."""
+    """Return the YAML documents that `helm install trainshed deploy/chart --namespace training` renders with
+    these `values`."""
     unknown = values.keys() - VALUES.keys()
     assert not unknown, unknown
     documents: list[dict[str, Any]] = []

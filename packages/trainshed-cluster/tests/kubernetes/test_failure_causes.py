@@ -182,7 +182,7 @@ def test_job_fails_if_its_image_cannot_be_pulled_before_the_timeout(site: Site) 
 def test_unschedulable_pod_waits_and_runs_later(
     kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The Pod needs the volume of a missing claim, the jobs' `cache`."""
+    """The Pod needs the volume of a missing PersistentVolumeClaim, which the setting `cache` specifies."""
     place = tmp_path_factory.mktemp("claim")
     config = configure(kubernetes_lab, place / "service", cache="claim:environments")
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}

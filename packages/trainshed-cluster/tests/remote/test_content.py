@@ -115,7 +115,8 @@ class Node:
         return done.stdout
 
     def names(self) -> set[str]:
-        """Return the units in the node's cache, without the cache's own files."""
+        """Return the names of the directories in the node's cache that programs use (units), without the
+        cache's own files."""
         names = self.run("find", str(self.root), "-mindepth", "1", "-printf", "%P\n").split("\n")
         return {name for name in names if name and not name.startswith(".node")}
 
@@ -312,7 +313,7 @@ async def test_changed_unit_is_replaced_after_its_last_use(site: Site) -> None:
     node = site.node()
     user = await node.agent(await site.library.manifest([str(place)]))
     assert await user.answer() == "have"
-    await site.sender.is_sent.wait()  # A unit is not removed while it is sent.
+    await site.sender.is_sent.wait()  # A directory is not removed while it is sent.
     shelf = Shelf(site.root / "layers")
     assert shelf.remove(next(shelf.content()))
     site.put_bytes("one", 2)
@@ -325,8 +326,8 @@ async def test_changed_unit_is_replaced_after_its_last_use(site: Site) -> None:
 
 
 async def test_unit_that_this_service_did_not_send_is_used_and_never_removed(site: Site) -> None:
-    """The unit was created by a service on the node, for example, or is on a file system that the node shares
-    with this service."""
+    """A service on the node has created the directory, for example, or it is on a file system that the node
+    shares with this service."""
     place = site.put_bytes("one", 1)
     manifest = await site.library.manifest([str(place)])
     node = site.node()

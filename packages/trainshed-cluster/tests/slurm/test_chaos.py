@@ -114,8 +114,8 @@ def test_jobs_survive_random_cluster_faults(tmp_path: Path, keep: float) -> None
 
 
 def _remaining_allocations(lab: SlurmLab) -> list[str]:
-    """Return the allocations that remain after a while, without allocations that Slurm is ending. A
-    disconnected node gets the next end request only minutes later."""
+    """Return the allocations that still exist after a while, without allocations that Slurm is ending. Slurm
+    repeats its request to end an allocation only minutes later if the node was disconnected."""
     held: list[str] = []
     with contextlib.suppress(TimeoutError):
         for _ in until("the end of all allocations", 60):

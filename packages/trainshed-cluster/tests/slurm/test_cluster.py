@@ -297,7 +297,7 @@ async def allocation_with_agent(cluster: SlurmCluster, code: str = _AGENT_CODE) 
 
 
 def agents(lab: SlurmLab, node: str, allocation: Allocation) -> list[int]:
-    """Return the processes of an agent that has read its document."""
+    """Return the processes of an agent that has read its startup data."""
     for _ in until(f"the agent of {allocation.name}"):
         if (lab.directory / f"{node}.tmp" / str(allocation.name)).exists():
             break
@@ -380,8 +380,8 @@ async def test_allocation_end_reports_its_cause_after_the_last_process(
 async def test_released_node_is_available_at_once(
     slurm_lab: SlurmLab, cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slurm lends no resources of a node while a step of an ended job ends there, so that the step is ended
-    before the job."""
+    """Slurm lends no resources of a node while a step of an ended job ends there. So the service ends the
+    step before the job."""
     monkeypatch.setattr(client, "_WITHDRAW_TIMEOUT", 60.0)
     slow = "import signal; signal.signal(15, lambda *_: (time.sleep(0.5), sys.exit())); "
     allocation = await allocation_with_agent(cluster, code=slow + _AGENT_CODE)

@@ -27,8 +27,9 @@ from trainshed_cluster.remote.retrying_cluster import RetryingCluster
 _AGENT_DIRECTORY: Final = f"{DIRECTORY}/agents"
 """Directory in a Pod for its agent's files."""
 _DOCUMENT_TIMEOUT = 60
-"""Seconds after which a Pod's process exits if it has received no agent document, for example because the
-service was killed. Otherwise the service would treat the waiting process as a running agent."""
+"""Seconds after which a Pod's process exits if it has not received the startup data of its agent (the
+document), for example because the service was killed. Otherwise the service would treat the waiting process
+as a running agent."""
 _SCRIPT: Final = f"""\
 import os,signal
 signal.signal(signal.SIGALRM,lambda *_:(os.write(2,b'received no document\\n'),os._exit(78)))
@@ -115,8 +116,8 @@ def _document(
     document: Callable[[], Mapping[str, Any]],
     **own: Any,
 ) -> AgentDocument:
-    """Create an agent's document. `document`: returns the fields that are the same for all agents. `own`: the
-    fields of this agent."""
+    """Create an agent's startup data (its document). `document`: returns the fields that are the same for all
+    agents. `own`: the fields of this agent."""
     own["address"] = None  # The agent uses its Pod's address, not the node's.
     return AgentDocument(
         directory=_AGENT_DIRECTORY,

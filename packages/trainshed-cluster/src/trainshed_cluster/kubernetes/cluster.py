@@ -219,8 +219,8 @@ class KubernetesCluster:
             or pod.is_leaving
             or pod.is_over
         ):
-            # The Pod is not waiting for a document: it already had an agent, or an earlier start was
-            # interrupted. Replace the Pod.
+            # The Pod is not waiting for an agent's startup data: it already had an agent, or an earlier start
+            # was interrupted. Replace the Pod.
             need = replace(self._needs[allocation.name], node=node)
             pod = await self._running_pod(allocation.name, need, is_replacement=True)
         self._own.waiting_uids.discard(pod.metadata.uid)

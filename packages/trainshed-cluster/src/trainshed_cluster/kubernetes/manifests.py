@@ -1,7 +1,7 @@
 """Creates the manifest of an allocation's Pod. Pure.
 
-A Pod's command starts the agent, whose document the service sends to the Pod's standard input. The command
-contains no text from a user, so that command injection is impossible.
+A Pod's command starts the agent. The service then sends the agent's startup data (its document) to the Pod's
+standard input. The command contains no text from a user, so that command injection is impossible.
 """
 
 import hashlib
@@ -236,7 +236,7 @@ def _container(
         "name": CONTAINER,
         "image": need.image or settings.image,
         "command": [escape(argument) for argument in command],
-        # The service writes the agent's document to standard input once.
+        # The service writes the agent's startup data to standard input once.
         "stdin": True,
         "stdinOnce": True,
         "resources": {"requests": requests, "limits": limits},
@@ -354,8 +354,9 @@ def _volumes(
 def _further_volumes(
     settings: KubernetesSettings, beside: Sequence[str]
 ) -> Iterable[Mapping[str, Any]]:
-    """Return the volumes of the further directories. If the cache is in a volume claim, there are none,
-    because the claim's volume also stores these directories.
+    """Return the volumes for `beside`, the directories outside the cache whose files Pods also need. If the
+    cache is in a PersistentVolumeClaim, the result is empty, because that volume also stores these
+    directories.
 
     The volumes persist if the cache does and Pods run as root. Without root rights, they are deleted together
     with the Pod, because the kubelet creates hostPath directories that only root can write.

@@ -17,7 +17,7 @@ class OwnPods:
         self._service = service
         #: The existing Pods, by allocation.
         self.pods: dict[AllocationName, Pod] = {}
-        #: UIDs of Pods whose process still waits for its agent document.
+        #: UIDs of Pods whose process still waits for the startup data of its agent.
         self.waiting_uids: set[str] = set()
         #: How deleted Pods ended, by allocation.
         self.ends: dict[AllocationName, AllocationEnd] = {}

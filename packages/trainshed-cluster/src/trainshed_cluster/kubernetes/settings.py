@@ -88,7 +88,8 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     #: User id of the Pods' processes. 0 = root, which the Pod Security level `restricted` rejects.
     run_as: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 2)] = 1000
     #: Storage of the content that Pods receive. /PATH = a directory of each node, shared by the Pods there.
-    #: claim:NAME = the volume of that claim. None = each Pod stores the content itself, for its lifetime.
+    #: claim:NAME = the volume of the PersistentVolumeClaim NAME. None = each Pod stores the content itself,
+    #: for its lifetime.
     cache: (
         Annotated[str, msgspec.Meta(pattern=rf"^(/[^\x00-\x1f]{{0,500}}|claim:{_LABEL})?$")] | None
     ) = None
@@ -129,7 +130,8 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     @property
     def cache_claim(self) -> str | None:
-        """Return the name of the cache's volume claim; None = the cache is not in a volume claim."""
+        """Return the name of the cache's PersistentVolumeClaim; None = the cache is not in the volume of a
+        claim."""
         kind, _, name = (self.cache or "").partition(":")
         return name if kind == "claim" else None
 

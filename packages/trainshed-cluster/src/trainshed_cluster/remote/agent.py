@@ -65,7 +65,7 @@ _OWN_VARIABLES: Final = ("HOSTNAME",)
 
 
 def with_own_image(plan: LaunchPlan) -> LaunchPlan:
-    """Return a copy of a plan for a program in the container image in which this process runs.
+    """Return a copy of a launch plan for a program in the container image in which this process runs.
 
     The image provides the variables and the working directory that the plan does not set. A plan for a
     program in no such image is returned unchanged. Raises FileNotFoundError if the working directory does not
@@ -465,7 +465,8 @@ class Agent:
                     await self._pending_news.wait_sent()
 
     async def _end_programs(self, grace: float) -> None:
-        """End all programs of the attempt, and release its slots."""
+        """End all programs of the attempt, and release the slots (directories and addresses) of its replicas.
+        """
         uid, attempt = self._job_uid, self._attempt
         if (uid, attempt) not in await self._engine.allocations():
             return
@@ -505,7 +506,7 @@ def _cache(document: AgentDocument) -> NodeCache | None:
 
 
 def _require_software(plans: Sequence[LaunchPlan], node: str) -> None:
-    """Raise LaunchRejected if an environment that a plan needs is not accessible on this node."""
+    """Raise LaunchRejected if an environment that a launch plan refers to is not accessible on this node."""
     for plan in plans:
         software = plan.software
         if software.image is None:

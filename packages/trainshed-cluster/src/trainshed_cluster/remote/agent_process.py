@@ -1,5 +1,5 @@
-"""The main function of an agent's process, called by `start`. It reads the agent's document, creates the
-local engine of the node, runs the agent, and removes the agent's files.
+"""The main function of an agent's process, called by `start`. It reads the agent's startup data (the
+document), creates the local engine of the node, runs the agent, and removes the agent's files.
 
 All agents of a user on a node share one directory. This directory may contain files of agents that were
 killed.
@@ -144,7 +144,7 @@ _DEADLINE_FILE = "deadline"
 
 
 def main(zygote: int, connection: socket.socket) -> None:
-    """Read the document from standard input, run the agent, and remove its files.
+    """Read the agent's startup data from standard input, run the agent, and remove its files.
 
     Args:
         zygote: Process id of the zygote.
@@ -179,8 +179,8 @@ def main(zygote: int, connection: socket.socket) -> None:
 
 
 def _confirm_document() -> None:
-    """Confirm that the agent has read the document, and close standard input and output. The processes at the
-    other ends of these streams may then exit."""
+    """Confirm that the agent has read its startup data (the document), and close standard input and output.
+    The processes at the other ends of these streams may then exit."""
     with contextlib.suppress(OSError):
         os.write(1, messages.DOCUMENT_READ)
     null = os.open(os.devnull, os.O_RDWR)
@@ -225,7 +225,8 @@ async def _report_refusal(document: AgentDocument, why: str) -> None:
 
 
 async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle) -> bool:
-    """Run the agent until it ends. Returns whether it ended because its lease expired."""
+    """Run the agent with this startup data until it ends. Returns whether it ended because its lease expired.
+    """
     dialer: Dialer[News, Order] = Dialer(document.credential, Order)
     sockets = {name: directory / _SOCKET_DIRECTORY / name for name in document.sockets}
     for path in sockets.values():

@@ -46,7 +46,7 @@ class AgentStarter:
         if the record cannot be stored."""
         async with self._attempts.lock(gang.key):
             starts = {agent_key(index, node): secrets.token_hex(4) for index, node in missing}
-            # The new agents have not allocated any slots for replicas yet.
+            # The new agents have not allocated any slots (directories and addresses) for replicas yet.
             replica_slots = tuple(
                 gang.fire(slot, SlotTrigger.AGENT_REPLACED) if slot.agent_key in starts else slot
                 for slot in gang.record.replica_slots

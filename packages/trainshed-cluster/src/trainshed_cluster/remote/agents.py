@@ -113,7 +113,8 @@ class Agents:
     def start(self) -> None:
         """Admit the agents of the attempts in the stored records, and start to check for dead agents."""
         for gang in self.attempts.gangs.values():
-            # Agents of vacant slots stay rejected, because their allocations were released.
+            # A slot is vacant if its replica waits for another node. Agents that have only vacant slots stay
+            # rejected, because their allocations were released.
             keys = {slot.agent_key for slot in gang.record.replica_slots if not slot.is_vacant}
             for key in keys & gang.record.agents.keys():
                 index, node = key.split("/", 1)
@@ -180,7 +181,7 @@ class Agents:
                 self.give_up(agent)
 
     async def send_content(self, name: str, path: str, writer: asyncio.StreamWriter) -> None:
-        """Send an agent a content unit, if the agent may fetch it."""
+        """Send an agent a content unit (a directory such as an environment), if the agent may fetch it."""
         agent, library = self._by_name.get(name), self.options.library
         if agent is None or library is None:
             writer.close()

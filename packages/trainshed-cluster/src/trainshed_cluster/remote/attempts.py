@@ -1,5 +1,5 @@
-"""Stores all attempts that have slots on a cluster or wait for slots, in memory and on disk. Reports events
-of their replicas. Every change of an attempt is stored before it takes effect."""
+"""Stores all attempts whose replicas have positions on a cluster (slots) or wait for them, in memory and on
+disk. Reports events of the replicas. Every change of an attempt is stored before it takes effect."""
 
 import asyncio
 import os
@@ -63,8 +63,8 @@ class Attempts:
     def replica_slot(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId
     ) -> tuple[Gang, ReplicaSlot]:
-        """Return the gang of a replica, and the replica's slot. Raises LaunchRejected if the replica has no
-        slot."""
+        """Return the gang of a replica, and the replica's slot (its position on the cluster). Raises
+        LaunchRejected if the replica has no slot."""
         gang = self.gangs.get((job_uid, attempt))
         replica_slot = gang.record.replica_slot(replica) if gang else None
         if gang is None or replica_slot is None:

@@ -184,8 +184,8 @@ class Cluster(Protocol):
         ...
 
     async def owner(self, project: str) -> Owner:
-        """Return the owner of a project's allocations. Raises ClusterRefused if the project has no user, or
-        if that user does not exist."""
+        """Return the owner of a project's allocations: the user on the nodes, and the cluster account. Raises
+        ClusterRefused if the project has no user, or if that user does not exist."""
         ...
 
     async def acquire(

@@ -203,7 +203,8 @@ class RemoteEngine(NoTerminals):
         if incarnation > replica_slot.launched:
             await self._forbid(gang, replica, incarnation)
         agent = gang.agent(replica_slot)
-        # An agent that has not allocated the replica's slot would reject the order.
+        # An agent that has not allocated the replica's slot (its directory and address) would reject the
+        # order.
         if agent is not None and not agent.is_gone and replica_slot.slot is not None:
             with contextlib.suppress(AgentGone):
                 await agent.call(
@@ -325,7 +326,8 @@ class RemoteEngine(NoTerminals):
     # --- internals ---
 
     def _agent(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> AgentHandle | None:
-        """Return the agent that has the replica's slot; None = no agent has it, or the agent is gone."""
+        """Return the agent that runs the replica in its slot; None = the replica has no agent, or the agent
+        is gone."""
         gang = self._attempts.gangs.get((job_uid, attempt))
         replica_slot = gang.record.replica_slot(replica) if gang else None
         agent = gang.agent(replica_slot) if gang and replica_slot else None
@@ -346,8 +348,8 @@ class RemoteEngine(NoTerminals):
         starting = [plan for plan in plans if not await self._is_settled(gang, plan)]
         if not starting:
             return
-        # Prepare the slots of all replicas before any program starts. A program that started earlier would
-        # only wait for its peers.
+        # Prepare the positions (slots) of all replicas on the nodes before any program starts. A program that
+        # started earlier would only wait for its peers.
         await self._slots.prepare(gang)
         starting = self._adapt_plans(gang, starting)
         shown = await reveal_secrets(starting, self._options.secrets)
@@ -388,9 +390,9 @@ class RemoteEngine(NoTerminals):
                 raise outcome
 
     def _adapt_plans(self, gang: Gang, plans: Sequence[LaunchPlan]) -> list[LaunchPlan]:
-        """Return copies of the plans, for the nodes and the user of the gang. The copies have no references
-        to directories that do not exist on the nodes or that this user cannot access. Raises LaunchRejected
-        if a program cannot run on the nodes as this user."""
+        """Return copies of launch plans, for the nodes and the user of the gang. The copies have no
+        references to directories that do not exist on the nodes or that this user cannot access. Raises
+        LaunchRejected if a program cannot run on the nodes as this user."""
         user = gang.record.owner.user
         if user and any(plan.software.image for plan in plans):
             # The files of an image must not be readable for other users, because an image may contain setuid
@@ -400,8 +402,8 @@ class RemoteEngine(NoTerminals):
                 "to the service's own user; use one of the prebuilt runtimes"
             )
         if self._options.library is not None or user:
-            # In plans, buckets are directories of the service's user on this machine. Other machines and
-            # users can only use gs:// URLs.
+            # In launch plans, buckets are directories of the service's user on this machine. Other machines
+            # and users can only use gs:// URLs.
             return [replace(plan, buckets=()) for plan in plans]
         return list(plans)
 

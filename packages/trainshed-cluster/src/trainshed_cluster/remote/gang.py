@@ -34,7 +34,8 @@ _STORED_NAMES = {
 
 
 class GangRecord(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
-    """An attempt that has slots or waits for them."""
+    """The stored record of an attempt whose replicas have positions on a cluster (slots), or wait for them.
+    """
 
     job_uid: JobUid
     attempt: int
@@ -63,7 +64,8 @@ class GangRecord(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
         return next(slots, None)
 
     def with_replica_slot(self, replica_slot: ReplicaSlot) -> "GangRecord":
-        """Return a copy of the record in which `replica_slot` replaces the slot of the same replica."""
+        """Return a copy of the record in which `replica_slot` replaces the stored position of the same
+        replica."""
         same = replica_slot.replica
         slots = (replica_slot if old.replica == same else old for old in self.replica_slots)
         return replace(self, replica_slots=tuple(slots))
@@ -81,11 +83,11 @@ class Gang(Struct):
     is_released: bool = False
     #: The reported reason why the attempt's start waits; None = it does not wait.
     delay: Delay | None = None
-    #: Agents that ended before they allocated slots, by `agent_key`. Deleted when the preparation of slots
-    #: succeeds.
+    #: Agents that ended before they allocated slots (directories and addresses) for replicas, by `agent_key`.
+    #: Deleted when the preparation of slots succeeds.
     failed_starts: dict[str, FailedStarts] = field(default_factory=dict[str, FailedStarts])
-    #: Why the attempt's slots can never be allocated; None = they may be allocated. Deleted when a caller has
-    #: received this exception.
+    #: Why replicas of the attempt can never get slots (positions on nodes); None = they may get them. Deleted
+    #: when a caller has received this exception.
     rejection: LaunchRejected | StartFailed | None = None
 
     @property
@@ -136,8 +138,8 @@ class Gang(Struct):
         return [index for index in self.record.needs if index in missing]
 
     def replica_slots_of(self, agent: AgentHandle) -> Iterator[ReplicaSlot]:
-        """Yield the slots of the replicas that an agent serves. Yields nothing if a newer agent has replaced
-        this agent."""
+        """Yield the positions (slots) of the replicas that an agent serves. Yields nothing if a newer agent
+        has replaced this agent."""
         key = agent_key(agent.allocation_index, agent.node)
         if self.agents.get(key) is agent:
             yield from (slot for slot in self.record.replica_slots if slot.agent_key == key)
@@ -152,7 +154,7 @@ class Gang(Struct):
         return tuple(entry.slot for entry in self.record.replica_slots if entry.slot is not None)
 
     def hosts(self) -> tuple[tuple[str, str], ...]:
-        """Return the (hostname, address) pairs of all replicas that have a slot."""
+        """Return the (hostname, address) pairs of all replicas whose agent has allocated their slot."""
         return tuple((slot.hostname, slot.address) for slot in self.slots())
 
     def raise_rejection(self) -> None:
@@ -162,7 +164,8 @@ class Gang(Struct):
             raise rejection
 
     def is_complete(self) -> bool:
-        """Return whether every replica has a slot and an agent that is not gone. Vacant slots are ignored."""
+        """Return whether every replica has a slot (a directory and address) and an agent that is not gone.
+        Replicas that wait for another node (vacant slots) are ignored."""
         for entry in self.record.replica_slots:
             agent = self.agent(entry)
             if not entry.is_vacant and (entry.slot is None or agent is None or agent.is_gone):
@@ -171,8 +174,8 @@ class Gang(Struct):
 
 
 def vacate(gang: Gang, replicas: Iterable[ReplicaId]) -> GangRecord:
-    """Return the record in which the slots of `replicas`, which have lost their node, are vacant. Returns the
-    same record if nothing changes."""
+    """Return the record in which the slots of `replicas` are vacant: these replicas have lost their node and
+    wait for another one. Returns the same record if nothing changes."""
     record = gang.record
     for before in filter(None, map(gang.record.replica_slot, replicas)):
         after = gang.fire(before, SlotTrigger.VACATED)
@@ -202,7 +205,8 @@ def finished_on(gang: Gang, nodes: Container[str]) -> set[ReplicaId]:
 
 
 def has_to_move(gang: Gang, replica_slot: ReplicaSlot, node: str) -> bool:
-    """Return whether a request for `node` moves the replica to another node, or fills a vacant slot again.
+    """Return whether a request for `node` moves the replica to another node, or gives it a node again after
+    it has lost its node.
 
     If the cluster has chosen another node than requested, callers may not know that yet. They then repeat the
     request for the original node, which moves nothing.

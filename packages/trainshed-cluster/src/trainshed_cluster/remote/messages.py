@@ -32,7 +32,7 @@ from trainshed_cluster.remote.credentials import Credential
 VERSION = 4
 """Version of the protocol. It increases with each incompatible change."""
 DOCUMENT_READ: Final = b"taken\n"
-"""The line that an agent's process prints after it has read its document."""
+"""The line that an agent's process prints after it has read its startup data (`AgentDocument`)."""
 
 
 class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,27 +103,27 @@ class Alive(msgspec.Struct, frozen=True, tag=True):
 
 
 class Allocate(Call, frozen=True, tag=True):
-    """Allocate the slots of replicas. The agent answers with `Slots`."""
+    """Allocate the slots (directories and addresses) of replicas. The agent answers with `Slots`."""
 
     requests: tuple[SlotRequest, ...]
 
 
 class Provide(Call, frozen=True, tag=True):
-    """Fetch the content (environments and other directories) that later plans need. Sent only if nodes do not
-    share the service's files."""
+    """Fetch the content (environments and other directories) that later launch plans need. Sent only if nodes
+    do not share the service's files."""
 
     content: Manifest
 
 
 class Launch(Call, frozen=True, tag=True):
-    """Launch programs. `masked` and `lines` have one entry for each plan."""
+    """Launch programs. `masked` and `lines` have one entry for each launch plan."""
 
-    #: Plans in which secrets were inserted.
+    #: Launch plans in which secrets were inserted.
     plans: tuple[LaunchPlan, ...]
-    #: By plan: texts to mask in the program's log, because they are secrets.
+    #: By launch plan: texts to mask in the program's log, because they are secrets.
     masked: tuple[tuple[str, ...], ...]
-    #: By plan: number of the next line in the replica's log. It is not 0 if the replica ran on another node
-    #: before.
+    #: By launch plan: number of the next line in the replica's log. It is not 0 if the replica ran on another
+    #: node before.
     lines: tuple[int, ...]
 
 
@@ -323,8 +323,8 @@ News = (
 
 
 def launches(shown: Sequence[Revealed], lines: Mapping[ReplicaId, int]) -> Iterator[Launch]:
-    """Yield the orders that launch these plans on a node. For large gangs, the plans are split into several
-    orders, because each plan lists the whole gang. `lines`: see `Launch`."""
+    """Yield the orders that launch these programs on a node. For large gangs, the launch plans are split into
+    several orders, because each plan lists the whole gang. `lines`: see `Launch`."""
     pieces: list[list[Revealed]] = [[]]
     size = 0
     for item in shown:
@@ -341,15 +341,15 @@ def launches(shown: Sequence[Revealed], lines: Mapping[ReplicaId, int]) -> Itera
 
 def write_document(document: AgentDocument) -> bytes:
     """Return the data for the standard input of an agent's process. It consists of a line with the size of
-    the rest, because Kubernetes does not close the input, and of the document. The document is compressed,
-    because Slurm forwards only a kilobyte at a time."""
+    the rest, because Kubernetes does not close the input, and of the agent's startup data (`document`). The
+    document is compressed, because Slurm forwards only a kilobyte at a time."""
     data = zlib.compress(msgspec.msgpack.encode(document), level=1)
     return b"%d\n" % len(data) + data
 
 
 def read_document(stream: IO[bytes]) -> AgentDocument:
-    """Read the output of `write_document`. Raises EOFError if the input is incomplete, because its sender was
-    killed or cancelled. Raises ValueError if the document is invalid."""
+    """Read an agent's startup data, as `write_document` encodes it. Raises EOFError if the input is
+    incomplete, because its sender was killed or cancelled. Raises ValueError if the document is invalid."""
     line = stream.readline()
     try:
         size = int(line or b"0")

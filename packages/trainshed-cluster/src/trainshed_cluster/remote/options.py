@@ -50,7 +50,8 @@ class AgentCommand(Struct, frozen=True):
     """How to start an agent's process."""
 
     argv: Sequence[str]
-    #: Function that converts the agent's document to the data for the process's standard input.
+    #: Function that converts the agent's startup data (its document) to the bytes for the process's standard
+    #: input.
     parcel: Callable[[bytes], bytes] = lambda document: document
 
 
@@ -88,7 +89,8 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     #: Whether programs on a node that the cluster reports as down count as lost at once. Otherwise they count
     #: as lost when their agent's lease ends, because they may run until then.
     down_is_lost: bool = False
-    #: Creates an agent's document from its credential, job, node, user (`Owner.user`) and address.
+    #: Creates an agent's startup data (its document) from its credential, job, node, user (`Owner.user`) and
+    #: address.
     agent: Callable[..., AgentDocument]
     #: Returns the command that starts an agent on the given node. It may block while it reads the agents'
     #: code.

@@ -79,7 +79,8 @@ class ReplicaSlot(msgspec.Struct, frozen=True, rename={"allocation_index": "part
     request: SlotRequest
     #: Number of the replica's allocation within the attempt.
     allocation_index: int
-    #: The slot that the agent allocated, with the cluster's name of the node; None = no slot yet.
+    #: The directory, address and resources that the agent allocated, with the cluster's name of the node;
+    #: None = the agent has not allocated them yet.
     slot: Slot | None = None
     #: Number of the last launched incarnation; 0 = none.
     launched: int = 0
@@ -96,7 +97,8 @@ class ReplicaSlot(msgspec.Struct, frozen=True, rename={"allocation_index": "part
     #: Number of the incarnation that had ended before its agent was shut down, so that no agent can report
     #: its end again; 0 = none.
     ended: int = 0
-    #: Port of the replica's last slot, at which its peers connect; None = the replica had no slot yet.
+    #: Port of the replica at its last position, at which its peers connect; None = the replica had no port
+    #: yet.
     port: int | None = None
     #: The node that the caller requested, if the cluster has chosen a different node; otherwise None.
     wish: str | None = None

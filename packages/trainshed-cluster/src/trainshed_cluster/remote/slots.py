@@ -1,5 +1,5 @@
-"""Allocates slots on a cluster's nodes: acquires allocations, starts agents there, and requests the slots
-from the agents."""
+"""Allocates slots on a cluster's nodes. A slot is the position of a replica: its directory, address and
+resources. The service acquires allocations, starts agents there, and requests the slots from the agents."""
 
 import asyncio
 import contextlib
@@ -69,8 +69,8 @@ class SlotAllocator:
         self._tasks = Crew()
 
     def start(self) -> None:
-        """Start to release unused allocations and to vacate slots on failed nodes. Call this after the first
-        report of the cluster, and before agents connect."""
+        """Start to release unused allocations, and to free the slots of replicas on failed nodes. Call this
+        after the first report of the cluster, and before agents connect."""
         self._tasks.keep(self._release_strays, "releasing allocations without an attempt")
         self._tasks.keep(self._vacate_nodes, "vacating slots on failed nodes")
 
@@ -126,8 +126,8 @@ class SlotAllocator:
             self.idle.release(self.idle.detach(gang, before, index))
 
     async def _vacate(self, gang: Gang, replicas: Iterable[ReplicaId]) -> None:
-        """Mark the slots of these replicas as vacant, because the replicas wait for another node. Allocations
-        that no replica uses any longer are released, and their agents are shut down."""
+        """Mark the slots (positions) of these replicas as vacant, because the replicas wait for another node.
+        Allocations that no replica uses any longer are released, and their agents are shut down."""
         record = vacate(gang, replicas)
         if record is gang.record:
             return
@@ -141,8 +141,9 @@ class SlotAllocator:
             self._tasks.begin(self._agents.dismiss(agent), "shutting down an agent")
 
     async def prepare(self, gang: Gang) -> None:
-        """Wait for a limited time until all slots of a gang are allocated. Raises EngineUnavailable if they
-        are not allocated yet, and LaunchRejected or StartFailed if they can never be allocated."""
+        """Wait for a limited time until all replicas of a gang have slots (positions on nodes). Raises
+        EngineUnavailable if they are not allocated yet, and LaunchRejected or StartFailed if they can never
+        be allocated."""
         if not gang.is_complete():
             gang.raise_rejection()
             preparing = self._preparing.get(gang.key)
@@ -158,7 +159,7 @@ class SlotAllocator:
             preparing.result()
 
     async def provide(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
-        """Let every node fetch the content of its plans.
+        """Let every node fetch the content of its launch plans (environments and other directories).
 
         If a transfer exceeds the time limit, it continues, and the next launch waits for it. Slow transfers
         are reported as a delay. Raises EngineUnavailable, LaunchRejected.
@@ -224,8 +225,8 @@ class SlotAllocator:
             before = strays
 
     async def _vacate_nodes(self) -> None:
-        """Vacate slots on nodes that are not up, if no program of the replica is running. The replicas then
-        wait for another node."""
+        """Free the slots of replicas on nodes that are not up, if no program of the replica is running. The
+        replicas then wait for another node."""
         before: dict[tuple[JobUid, int], set[ReplicaId]] = {}
         while True:
             await asyncio.sleep(_CHECK_INTERVAL)
@@ -259,8 +260,8 @@ class SlotAllocator:
             del self._preparing[gang.key]
 
     def _waiting_error(self, gang: Gang) -> EngineUnavailable:
-        """Return the exception for slots that are not ready yet. If the reason is known, it was already
-        reported."""
+        """Return the exception for a gang whose slots are not ready yet. If the reason is known, it was
+        already reported."""
         if gang.delay is not None:
             return StillWaiting(gang.delay.message)
         return EngineUnavailable(
@@ -268,7 +269,8 @@ class SlotAllocator:
         )
 
     async def _prepare(self, gang: Gang) -> None:
-        """Acquire all allocations of a gang, start missing agents, and request slots from the agents."""
+        """Acquire all allocations of a gang, start missing agents, and let the agents allocate the replicas'
+        slots (directories and addresses)."""
         try:
             allocations = await self.placement.acquire(gang)
             await self._record_slots(gang, await self._ensure_agents(gang, allocations))
@@ -287,7 +289,7 @@ class SlotAllocator:
         `allocations`: allocations that are already acquired, by number."""
         agents: list[AgentHandle] = []
         missing: list[tuple[int, str]] = []
-        # Skip nodes on which all slots are vacant, because these nodes need no agent.
+        # Skip nodes whose replicas all wait for another node, because these nodes need no agent.
         for index, node in dict.fromkeys(
             (slot.allocation_index, slot.node)
             for slot in gang.record.replica_slots
@@ -320,8 +322,8 @@ class SlotAllocator:
         return [*agents, *fresh]
 
     async def _record_slots(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
-        """Request the missing slots from the agents, and record the slots. Raises EngineUnavailable if an
-        agent cannot allocate them."""
+        """Request the missing slots (directories and addresses of replicas) from the agents, and record the
+        slots. Raises EngineUnavailable if an agent cannot allocate them."""
         answers = await asyncio.gather(
             *(self._request_slots(gang, agent) for agent in agents), return_exceptions=True
         )
@@ -341,7 +343,8 @@ class SlotAllocator:
                 raise answer
 
     async def _request_slots(self, gang: Gang, agent: AgentHandle) -> list[Slot]:
-        """Let an agent allocate the slots of its replicas that have none, and return the new slots."""
+        """Let an agent allocate slots (directories and addresses) for those of its replicas that have none,
+        and return the new slots."""
         missing = {entry.replica for entry in gang.replica_slots_of(agent) if entry.slot is None}
         await agent.wait_connected()
         if not missing:

@@ -4,7 +4,7 @@ agent.
     python -m trainshed_cluster.remote.start < DOCUMENT
 
 Because of the early fork, the zygote needs little memory and no second interpreter. The process has only one
-thread then, and has not yet read the document, which contains secrets.
+thread then, and has not yet read the agent's startup data (the document), which contains secrets.
 """
 
 import contextlib

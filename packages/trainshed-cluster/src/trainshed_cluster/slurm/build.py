@@ -92,8 +92,8 @@ def _document(
     credential: Credential,
     **own: Any,
 ) -> AgentDocument:
-    """Create an agent's document. `document`: returns the fields that are the same for all agents. `own`: the
-    fields of this agent."""
+    """Create an agent's startup data (its document). `document`: returns the fields that are the same for all
+    agents. `own`: the fields of this agent."""
     return AgentDocument(
         node=node,
         user=user,

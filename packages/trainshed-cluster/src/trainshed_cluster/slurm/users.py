@@ -91,8 +91,8 @@ class Users:
         return tuple([name for name in names if not await self._find(name)])
 
     async def owner(self, project: str) -> Owner:
-        """Return the owner of the allocations of a project's jobs. Raises ClusterRefused if the project has
-        no user, or if that user does not exist."""
+        """Return the owner of the allocations of a project's jobs: a Unix user and a cluster account. Raises
+        ClusterRefused if the project has no user, or if that user does not exist."""
         account = self._settings.accounts.get(project)
         if not self._settings.users:
             return Owner(account=account)

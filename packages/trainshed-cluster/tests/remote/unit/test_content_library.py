@@ -33,7 +33,7 @@ def test_concurrent_launches_can_add_units_to_the_library(
 
 def test_package_installed_into_an_interpreter_changes_its_digest(tmp_path: Path) -> None:
     """The modification time of the interpreter's directory does not change. A node whose fetch fails requests
-    the unit again."""
+    the directory again."""
     (tmp_path / "cache").mkdir()
     python = tmp_path / "python"
     (python / "bin").mkdir(parents=True)

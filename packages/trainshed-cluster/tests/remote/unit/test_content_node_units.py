@@ -1,4 +1,4 @@
-"""Units that a node's cache finds on its disk."""
+"""Units, which are finished directories such as environments, that a node's cache finds on its disk."""
 
 import threading
 from pathlib import Path
@@ -9,7 +9,7 @@ from trainshed_cluster.remote.content.node_units import NodeUnits
 
 
 def test_unit_of_a_local_service_counts_as_finished(tmp_path: Path) -> None:
-    """A node that sees the cache of a service need not wait until the unit is known to be on disk."""
+    """A node that sees the cache of a service need not wait until the directory is known to be on disk."""
     place = Shelf(tmp_path / "layers").put("one", Path.mkdir)
     for settling in [thread for thread in threading.enumerate() if thread.name == SETTLING]:
         settling.join()

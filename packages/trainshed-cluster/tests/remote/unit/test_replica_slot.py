@@ -1,4 +1,5 @@
-"""The transition table of replica slots: total, and consistent with the fields that determine a state."""
+"""The transition table of replica slots, which are the positions of replicas on a cluster. The table has a
+cell for every state and trigger, and is consistent with the fields that determine a state."""
 
 import pytest
 from msgspec.structs import replace
@@ -31,7 +32,7 @@ SLOTS: dict[SlotState, tuple[ReplicaSlot, ...]] = {
     SlotState.DETACHED: (replace(NEW, launched=2, lost=1),),
     SlotState.VACANT: (replace(NEW, slot=SLOT, launched=2, ended=2, is_vacant=True),),
 }
-"""Replica slots in each state."""
+"""Replica slots (positions of replicas on a cluster) in each state."""
 VALUES: dict[SlotTrigger, dict[str, object]] = {
     SlotTrigger.ALLOCATED: {"slot": SLOT, "port": 2222},
     SlotTrigger.LAUNCHED: {"launched": 3, "identity": "i"},

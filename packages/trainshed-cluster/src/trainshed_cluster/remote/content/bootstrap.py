@@ -90,8 +90,8 @@ class Bootstrap:
         return self.python, "-I", "-S", "-c", self.script, "trainshed-agent"
 
     def parcel(self, document: bytes) -> bytes:
-        """Return the data for the standard input of an agent's process: the loader, a header, the document
-        and the agent's code."""
+        """Return the data for the standard input of an agent's process: the loader, a header, the agent's
+        startup data (`document`) and the agent's code."""
         header = json.dumps(
             {
                 "digest": self.code.digest,

@@ -24,7 +24,8 @@ from trainshed_cluster.remote.content.trees import ByteSource, TransferError, Un
 log = logging.getLogger(__name__)
 
 Fetch = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
-"""Opens a stream on which the service sends the unit with the given path (`Library.send`). Raises OSError."""
+"""Opens a stream on which the service sends the directory with the given path (`Library.send`). Raises
+OSError."""
 
 _CACHE_DIVISOR = 3
 """The cache uses at most the size of the disk divided by this number."""
@@ -37,7 +38,7 @@ _CACHE_HINT = (
 
 
 class NodeCache:
-    """A node's cache.
+    """A node's cache of the directories that the service has sent (units).
 
     Args:
         root: The service's cache directory, at the same path on the node.
@@ -54,9 +55,9 @@ class NodeCache:
         self._unit_locks: dict[str, asyncio.Lock] = {}
 
     async def fetch_all(self, manifest: Manifest, fetch: Fetch) -> None:
-        """Fetch all missing units of a manifest, and keep all its units until `close`. A failure leaves no
-        incomplete unit. Raises LaunchRejected if this node lacks a directory that the service does not send,
-        and EngineUnavailable for other failures."""
+        """Fetch all missing directories (units) of a manifest, and protect all its units from removal until
+        `close`. A failure leaves no incomplete unit. Raises LaunchRejected if this node lacks a directory
+        that the service does not send, and EngineUnavailable for other failures."""
         missing = await asyncio.to_thread(
             lambda: [path for path in manifest.outside if not Path(path).is_dir()]
         )
@@ -67,22 +68,23 @@ class NodeCache:
                 "its own Python (pyenv, uv), which is sent to nodes"
             )
         for unit in manifest.units:
-            # Other launches of this agent that need the same unit wait for this lock. Launches of other
-            # agents wait for the unit's lock on the node.
+            # Other launches of this agent that need the same directory wait for this lock. Launches of other
+            # agents wait for the directory's lock on the node.
             async with self._unit_locks.setdefault(unit.path, asyncio.Lock()):
                 if unit.path not in self._leases:
                     self._leases[unit.path] = await self._lease(unit, fetch)
 
     def close(self) -> None:
-        """Release all locks that this agent holds. The shims of running programs still hold their own locks
-        on the programs' units."""
+        """Release all locks that this agent holds on fetched directories (units). The shims of running
+        programs still hold their own locks on the directories that they use."""
         for handle in self._leases.values():
             os.close(handle)
         self._leases.clear()
 
     async def _lease(self, unit: Unit, fetch: Fetch) -> int:
-        """Lock a unit, and return the file descriptor that holds the lock. Fetches the unit first if it is
-        missing. Raises EngineUnavailable if it cannot be fetched."""
+        """Lock a unit, which is a directory in the node's cache, and return the file descriptor that holds
+        the lock. Fetches the unit first if it is missing. Raises EngineUnavailable if it cannot be fetched.
+        """
         stream = _Stream(unit.path, fetch)
         try:
             return await asyncio.to_thread(self._ensure_unit, unit, stream)
@@ -114,7 +116,8 @@ class NodeCache:
         return handle
 
     def _require_removable(self, unit: Unit) -> None:
-        """Remove any files at the path of a unit. Raises OSError if they must not be removed."""
+        """Remove any files at the path of a unit, which is a directory to fetch. Raises OSError if they must
+        not be removed."""
         is_ours = self._units.record(unit.path) is not None
         if self._units.remove_unit(unit.path):
             return
@@ -129,8 +132,9 @@ class NodeCache:
         )
 
     def _fetch(self, unit: Unit, stream: ByteSource) -> None:
-        """Fetch a unit: unpack it into a temporary directory, and move that to the unit's path. The caller
-        holds the unit's lock. Raises TransferError if the received data is incomplete, and OSError."""
+        """Fetch a unit (a directory): unpack it into a temporary directory, and move that to the unit's path.
+        The caller holds the unit's lock. Raises TransferError if the received data is incomplete, and
+        OSError."""
         begun = time.monotonic()
         self._units.make_parents(unit)
         place = Path(unit.path).parent
@@ -157,8 +161,8 @@ class NodeCache:
 
 
 class _Stream:
-    """The stream on which the service sends a unit. A thread reads from it, and the first read opens it.
-    Create this object in the event loop."""
+    """The stream on which the service sends a directory (a unit). A thread reads from it, and the first read
+    opens it. Create this object in the event loop."""
 
     def __init__(self, path: str, fetch: Fetch) -> None:
         self._path = path

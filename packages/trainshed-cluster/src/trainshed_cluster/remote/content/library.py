@@ -23,23 +23,23 @@ _SOURCES = os.pathsep.join(
         for package in (trainshed_cluster, trainshed)
     )
 )
-"""Module search path of the process that packs a unit. It excludes site-packages, so that the process starts
-faster."""
+"""Module search path of the process that packs a directory for a node. It excludes site-packages, so that the
+process starts faster."""
 _MAX_SENDERS = 4
-"""Maximum number of units that are read from the disk at the same time. A higher number would only slow down
-the disk."""
+"""Maximum number of directories that are read from the disk at the same time, to send them to nodes. A higher
+number would only slow down the disk."""
 _STALL_TIMEOUT = 60.0
 """Seconds after which a node that accepts no data is disconnected, because other nodes wait for their turn.
 """
 _MAX_DEPTH = 3
-"""Maximum depth of a unit below a root."""
+"""Maximum depth of a directory to send (a unit) below the cache or interpreter directory that contains it."""
 SHARED_PREFIXES = ("/", "/usr", "/usr/local")
 """Prefixes (installation directories) of Pythons that the service never sends: these directories contain far
 more than an interpreter, and exist on every node."""
 
 
 def content_directories(plans: Iterable[LaunchPlan]) -> tuple[str, ...]:
-    """Return the directories on the service's machine that the plans refer to."""
+    """Return the directories on the service's machine to which the launch plans refer."""
     paths: dict[str, None] = {}
     for plan in plans:
         software = plan.software
@@ -67,10 +67,10 @@ class _UnitPath:
 
 
 class Library:
-    """The units of a service.
+    """The units of a service: directories such as environments that it sends to nodes as a whole.
 
     Args:
-        roots: Directories whose finished units may be fetched, but nothing else in them.
+        roots: Directories that contain finished units. Only these units may be fetched.
         interpreters: Returns the prefixes of Pythons that do not belong to the system. Called in threads.
     """
 
@@ -84,14 +84,15 @@ class Library:
 
     async def manifest(self, paths: Collection[str]) -> Manifest:
         """Return the manifest for these absolute directories (`content_directories`). Raises OSError, and
-        ContentRefused if a directory is in the service's cache but is not a finished unit."""
+        ContentRefused if a directory is in the service's cache but is not a finished unit (a directory that
+        may be sent as a whole)."""
         return await asyncio.to_thread(self._manifest, paths)
 
     async def send(
         self, path: str, writer: asyncio.StreamWriter, *, granted: Collection[str] | None = None
     ) -> None:
-        """Write a unit, then close the writer. The stream reports rejections and failures to the node.
-        `granted`: paths of the units that the agent may fetch; None = all units."""
+        """Write a directory (a unit) to a stream, then close the writer. The stream reports rejections and
+        failures to the node. `granted`: paths of the units that the agent may fetch; None = all units."""
         try:
             async with self._sending:
                 try:
@@ -129,7 +130,7 @@ class Library:
                 try:
                     mentioned_unit = self._find_unit(other, prefixes)
                 except ContentRefused:
-                    continue  # A package mentions this path, but no plan needs it, so ignore it.
+                    continue  # A package mentions this path, but no launch plan needs it, so ignore it.
                 if mentioned_unit is not None:
                     waiting.append(str(mentioned_unit.path))
                 elif (Path(other) / "os.py").is_file():
@@ -143,7 +144,7 @@ class Library:
     def _unit_to_send(self, path: str, granted: Collection[str] | None) -> _UnitPath:
         unit_path = self._find_unit(path, self._prefixes())
         if unit_path is not None and unit_path.is_interpreter:
-            # The node rejects the unit if its content differs from the cached identity. This happens if
+            # The node rejects the directory if its content differs from the cached identity. This happens if
             # packages were installed without changing the directory's time. Drop the cached identity, so that
             # the next request computes it again.
             self._units.pop(unit_path.path, None)
@@ -156,8 +157,9 @@ class Library:
         return unit_path
 
     def _find_unit(self, path: str, prefixes: Sequence[Path]) -> _UnitPath | None:
-        """Return the unit that contains a directory; None = the directory belongs to the machine and is not
-        sent. Raises ContentRefused if the directory is in the cache but must not be sent."""
+        """Return the unit (a directory to send as a whole) that contains `path`; None = the path belongs to
+        the machine and is not sent. Raises ContentRefused if the path is in the cache but must not be sent.
+        """
         path_below = Path(os.path.normpath(path))
         if not path_below.is_absolute():
             raise ContentRefused(f"{path!r} is not an absolute path")
@@ -169,15 +171,15 @@ class Library:
                 return _UnitPath(prefix, prefix.parent, is_interpreter=True)
         real = Path(os.path.realpath(path_below))
         if any(real.is_relative_to(os.path.realpath(root)) for root in self._roots):
-            # A node stores a unit at its canonical path, so other paths would not work there.
+            # A node stores each directory at its canonical path, so other paths would not work there.
             raise ContentRefused(
                 f"{path} is in the service's cache, but it is not a canonical path"
             )
         return None
 
     def _unit(self, unit_path: _UnitPath) -> tuple[Unit, tuple[str, ...]]:
-        """Return a unit, and the directories to which the unit refers. The result is cached until the unit
-        changes."""
+        """Return a unit (a directory to send as a whole), and the directories to which it refers. The result
+        is cached until the unit changes."""
         # Compare the modification time as well, because file systems reuse inode numbers.
         status = unit_path.path.stat()
         numbers = [status.st_dev, status.st_ino, status.st_mtime_ns]
@@ -203,8 +205,8 @@ class Library:
 
 
 def _finished_unit(path_below: Path, root: Path) -> Path:
-    """Return the finished unit that contains a path below `root`. Raises ContentRefused if no finished unit
-    contains it."""
+    """Return the finished unit (a directory to send as a whole) that contains a path below `root`. Raises
+    ContentRefused if no finished unit contains it."""
     unit_path = root
     for part in path_below.relative_to(root).parts[:_MAX_DEPTH]:
         unit_path = unit_path / part
@@ -224,8 +226,8 @@ def _parents(unit_path: _UnitPath) -> tuple[tuple[str, int], ...]:
 
 
 async def _send(unit_path: _UnitPath, writer: asyncio.StreamWriter) -> None:
-    """Send a unit. A separate process packs it, and ends before this call returns. Raises ConnectionError or
-    TimeoutError if the node does not accept the data."""
+    """Send a unit, which is a directory. A separate process packs it, and ends before this call returns.
+    Raises ConnectionError or TimeoutError if the node does not accept the data."""
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-S", "-m", trees.__name__, str(unit_path.path)),
         *([trees.WITHOUT_SITES] if unit_path.is_interpreter else []),

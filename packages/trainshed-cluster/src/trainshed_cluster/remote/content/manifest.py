@@ -19,18 +19,18 @@ class Unit:
     """A directory that a node needs completely."""
 
     path: str
-    #: Digest of the unit's content (`trees.Identity`).
+    #: Digest of the directory's content (`trees.Identity`).
     digest: str
-    #: Total size of the unit's files.
+    #: Total size of the directory's files.
     bytes: Bytes
-    #: (directory, permission bits) of the unit's parent directories within the service's cache, outermost
-    #: first.
+    #: (directory, permission bits) of the parent directories within the service's cache, outermost first.
     parents: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All units to which the plans of a launch refer, directly or through other units."""
+    """All directories that the plans of a launch need on a node (units). The plans refer to them directly, or
+    through other units."""
 
     units: tuple[Unit, ...] = ()
     #: Directories that the service does not send, because they belong to the service's machine. A node must

@@ -23,7 +23,7 @@ from trainshed.replica.system import durable
 from trainshed_cluster.remote.content.manifest import BUILT, Unit
 
 STATE = ".node"
-"""Directory in the cache that contains the records and locks of units."""
+"""Directory in the cache that contains the records and locks of fetched directories (units)."""
 _MARKS = ".marks"
 """Directory of marks. A mark with the name of a directory shows that this directory is completely on disk.
 The directory is next to `.marks` (`trainshed.runtimes.shelf`)."""
@@ -31,7 +31,7 @@ The directory is next to `.marks` (`trainshed.runtimes.shelf`)."""
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The record of a unit that was fetched from the service."""
+    """The record of a directory (unit) that was fetched from the service."""
 
     path: str
     digest: str
@@ -39,7 +39,8 @@ class Record:
 
 
 class NodeUnits:
-    """The units in a node's cache: directories below `root`, and interpreters outside `root`."""
+    """The units in a node's cache, which are directories for programs: those below `root`, and interpreters
+    outside `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -47,7 +48,7 @@ class NodeUnits:
         self._boot = durable.boot_id()
 
     def record(self, path: str) -> Record | None:
-        """Return the record of a unit, or None if the unit was not fetched."""
+        """Return the record of the directory (unit) at `path`, or None if it was not fetched."""
         try:
             known = Record(**json.loads(self.record_of(path).read_text()))
         except (OSError, ValueError, TypeError):
@@ -55,10 +56,10 @@ class NodeUnits:
         return known if known.path == path else None
 
     def is_finished(self, unit: Unit) -> bool:
-        """Return whether a unit that was not fetched exists and is complete."""
+        """Return whether a directory (unit) that was not fetched exists and is complete."""
         place = Path(unit.path)
         if not unit.parents:
-            # A unit outside the cache is a normally installed interpreter, which has no `BUILT` file.
+            # A directory outside the cache is a normally installed interpreter, which has no `BUILT` file.
             return (place / "bin").is_dir() and any(place.glob("lib/python3*/os.py"))
         try:
             boot, _, _ = (place / BUILT).read_text().partition("\n")
@@ -67,9 +68,9 @@ class NodeUnits:
             return False
 
     def lease(self, unit: Unit, *, any_digest: bool = False) -> int | None:
-        """Return a file descriptor that protects the unit from removal. The protection ends when the caller
-        closes the descriptor. None = the unit is being removed, or must be fetched first. `any_digest`:
-        whether to accept a unit whose content is outdated."""
+        """Return a file descriptor that protects the directory of a unit from removal. The protection ends
+        when the caller closes the descriptor. None = the unit is being removed, or must be fetched first.
+        `any_digest`: whether to accept a unit whose content is outdated."""
         record = self.record(unit.path)
         if record is None:
             if not self.is_finished(unit):
@@ -86,8 +87,8 @@ class NodeUnits:
 
     @contextlib.contextmanager
     def lock_unit(self, path: str) -> Generator[None]:
-        """Hold the lock of a unit in this context, so that no other process on this node fetches or removes
-        the unit. Blocks. Raises OSError."""
+        """Hold the lock of the directory (unit) at `path` in this context, so that no other process on this
+        node fetches or removes it. Blocks. Raises OSError."""
         handle = self._open_lock(path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -96,8 +97,8 @@ class NodeUnits:
             os.close(handle)
 
     def make_parents(self, unit: Unit) -> None:
-        """Create the parent directories of a unit, with the same permissions as on the service's machine.
-        Raises OSError if a parent directory is a link or belongs to another user."""
+        """Create the parent directories of a unit (a directory to fetch), with the same permissions as on the
+        service's machine. Raises OSError if a parent directory is a link or belongs to another user."""
         if not unit.parents:
             Path(unit.path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             return
@@ -115,28 +116,28 @@ class NodeUnits:
                 )
 
     def draft(self, path: str) -> Path:
-        """Return a path for a temporary directory on the same disk as the unit, in which the unit is
-        unpacked. Removes the temporary directories of killed processes."""
+        """Return a path for a temporary directory on the same disk as `path`, in which the fetched directory
+        is unpacked. Removes the temporary directories of killed processes."""
         place = Path(path)
         for left in place.parent.glob(f".{place.name}.*.fetching"):
             remove(left)
         return place.parent / f".{place.name}.{secrets.token_hex(4)}.fetching"
 
     def place(self, draft: Path, unit: Unit, size: int) -> None:
-        """Sync an unpacked unit to disk, and move it to its path atomically. Blocks until the disk has
-        finished. Raises OSError. `draft`: the directory that contains the unpacked unit."""
+        """Sync an unpacked unit (a directory) to disk, and move it to its path atomically. Blocks until the
+        disk has finished. Raises OSError. `draft`: the temporary directory with the unpacked files."""
         bits = stat.S_IMODE(draft.stat().st_mode)
         draft.chmod(bits | stat.S_IWUSR)
         (draft / BUILT).touch(0o444)
         draft.chmod(bits)
         durable.sync_file_system(str(draft))
-        # Write the record first, because a unit without a record does not count as fetched.
+        # Write the record first, because a directory without a record does not count as fetched.
         self._write(Record(unit.path, unit.digest, size))
         draft.rename(unit.path)
 
     def remove_unit(self, path: str) -> bool:
-        """Remove a fetched unit. Returns False if the unit is in use or was not fetched. A unit that was not
-        fetched is kept, because other machines may use it. Raises OSError."""
+        """Remove a fetched directory (unit). Returns False if it is in use or was not fetched. A directory
+        that was not fetched is kept, because other machines may use it. Raises OSError."""
         record, place = self.record_of(path), Path(path)
         if not place.exists():
             record.unlink(missing_ok=True)
@@ -157,8 +158,8 @@ class NodeUnits:
         return True
 
     def free_space(self, needed: int, limit: int, free: int) -> None:
-        """Remove the least recently used units until `needed` more bytes fit into the cache and onto the
-        disk. Units in use remain. Blocks. Raises OSError.
+        """Remove the least recently used directories (units) until `needed` more bytes fit into the cache and
+        onto the disk. Directories in use remain. Blocks. Raises OSError.
 
         - `limit`: maximum bytes of the cache; 0 = no limit.
         - `free`: free bytes of the disk.
@@ -177,7 +178,7 @@ class NodeUnits:
                 os.close(lock)
 
     def _records(self) -> Iterator[tuple[int, Record]]:
-        """Yield (time of last use, record) of each fetched unit."""
+        """Yield (time of last use, record) of each fetched directory (unit)."""
         for place in (self.state / "units").glob("*.json"):
             with contextlib.suppress(OSError, ValueError, TypeError):
                 yield place.stat().st_mtime_ns, Record(**json.loads(place.read_text()))
@@ -210,8 +211,8 @@ def remove(root: Path) -> None:
 
 
 def _lock_shared(path: str) -> int | None:
-    """Protect a unit from removal. Returns the file descriptor that holds the lock, or None if the unit does
-    not exist or is being removed."""
+    """Protect the directory of a unit from removal. Returns the file descriptor that holds the lock, or None
+    if the directory does not exist or is being removed."""
     place = Path(path, BUILT)
     if not place.exists():
         # Lock the directory itself: an interpreter that was not fetched lacks the file `BUILT`, and is never

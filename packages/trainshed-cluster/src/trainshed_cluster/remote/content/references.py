@@ -20,8 +20,8 @@ _SITE_PACKAGES = ("lib/python*/site-packages", "template/lib/python*/site-packag
 
 
 def find_references(unit: Path) -> tuple[str, ...]:
-    """Return the directories outside a unit to which the unit refers, as sorted absolute paths. Raises
-    OSError."""
+    """Return the directories outside a unit to which it refers, as sorted absolute paths. A unit is a
+    directory that is sent to nodes as a whole. Raises OSError."""
     mentioned = {os.path.normpath(path) for path in _find_paths(unit)}
     return tuple(sorted(path for path in mentioned if not Path(path).is_relative_to(unit)))
 

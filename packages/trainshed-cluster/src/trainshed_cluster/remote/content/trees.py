@@ -86,11 +86,11 @@ def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
 
 
 class Identity:
-    """Computes a digest that identifies the content of a unit: names, kinds, permissions, sizes, times and
-    link targets.
+    """Computes a digest that identifies the content of a directory: names, kinds, permissions, sizes, times
+    and link targets.
 
-    File contents are not read, because a rebuilt unit has different modification times. Bytecode is ignored,
-    because a machine may add bytecode to its interpreters.
+    File contents are not read, because a rebuilt directory has different modification times. Bytecode is
+    ignored, because a machine may add bytecode to its interpreters.
     """
 
     def __init__(self, root: Path) -> None:
@@ -258,7 +258,7 @@ class Unpacking:
 
 def main() -> None:
     root = Path(sys.argv[1])
-    # Hold a lock, so that the unit is not removed during the transfer.
+    # Hold a lock, so that the directory is not removed during the transfer.
     cache_leases.hold_leases([str(root)])
     try:
         pack(root, sys.stdout.buffer, without_sites=WITHOUT_SITES in sys.argv[2:])
