@@ -29,8 +29,8 @@ _ROW = 320 << 10
 _ROW_SECONDS = 0.013
 _ROWS = 3
 _MIN_LANES = 4
-"""Minimum number of chunks in a row. With fewer (and therefore larger) chunks, results would arrive too late.
-"""
+"""Minimum number of chunks in a row, which has one chunk per lane. With fewer (and therefore larger) chunks,
+results would arrive too late."""
 _MIN_CREDIT = 1 << 20
 _MIN_FLIGHT_SECONDS = 0.002
 """Minimum amount of data in flight, as the number of seconds that the link needs to send this data. The

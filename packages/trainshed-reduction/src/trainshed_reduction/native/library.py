@@ -144,7 +144,7 @@ class ProtocolViolation(NamedTuple):
 
 class MismatchedChunk(NamedTuple):
     """A worker sent a chunk that does not match the chunks of the other ranks. No more data is read from its
-    connection. `lane`: the connection's slot."""
+    connection. `lane`: the connection's slot (number)."""
 
     lane: int
     header: Header

@@ -87,7 +87,7 @@ class Server:
         #: Polls the listening socket and the socket that wakes this thread.
         self._selector = selectors.DefaultSelector()
         self._native = NativeReducer(library, self._selector.fileno())
-        #: All peers by slot.
+        #: All peers by slot, the number of their connection.
         self._peers: Dict[int, Peer] = {}
         #: Unauthenticated peers, the oldest connection first.
         self._unauthenticated: Dict[Peer, None] = {}

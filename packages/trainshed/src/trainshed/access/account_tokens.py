@@ -36,7 +36,7 @@ GET_ACCESS_TOKEN: Final = "iam.serviceAccounts.getAccessToken"
 MAX_CLOCK_SKEW: Final = 60
 """Maximum difference in seconds between the clocks of the signer and the service."""
 _MAX_TIME: Final = 1 << 40
-"""Upper limit of a time in claims, in seconds since the epoch."""
+"""Upper limit of a time in a token's claims, in seconds since the epoch."""
 _KEY_BITS: Final = 2_048
 # A token starts with the base64 form of `{"`, the first characters of every JSON object.
 _JWT_PATTERN: Final = re.compile(r"eyJ[\w-]*(?:\.[\w-]*){2}", re.ASCII)

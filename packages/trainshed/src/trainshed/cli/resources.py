@@ -176,7 +176,7 @@ class Place:
         place.client.delete(place.fill(template, ident, version), **query)
 
     def split_name(self, kind: Kind, name: str) -> tuple["Place", str, str]:
-        """Split a name into its place, ID and version; "" = no version."""
+        """Split a name into its project and region (a `Place`), ID and version; "" = no version."""
         whole, _, version = name.partition("@") if kind.version_delete_path else (name, "", "")
         match whole.split("/"):
             case ["projects", project, "locations", region, *collection, ident] if (

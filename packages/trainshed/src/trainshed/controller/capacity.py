@@ -135,7 +135,8 @@ class CapacityTracker:
         self.accelerators: tuple[str, ...] = ()
         self._engine_says: dict[str, tuple[NodeState, str | None]] = {}
         self._drains: dict[str, NodeDrain] = {}
-        #: Projects and users of works that are being stored, or that have no job in the snapshot yet.
+        #: Projects and users of jobs and tuning jobs that are being stored, or that have no job in the
+        #: snapshot yet.
         self._arriving: dict[JobUid, tuple[str, str]] = {}
         #: (attempt, delay) of placed attempts that cannot start yet, as their engine reports.
         self._delays: dict[JobUid, tuple[int, Delay]] = {}
@@ -143,7 +144,7 @@ class CapacityTracker:
         #: later decisions are removed.
         self._put_last: dict[JobUid, Job] = {}
         self._changed = True
-        #: Whether the last plan made no decisions and no reservations.
+        #: Whether the scheduler's last plan made no decisions and no reservations.
         self._was_in_vain = False
 
     # --- changes ---
@@ -175,8 +176,8 @@ class CapacityTracker:
         self._put_last[job.uid] = job
 
     def _register(self, uid: JobUid) -> None:
-        """Register a new job. If it follows jobs that did not fit in the last plan, it cannot change the next
-        plan."""
+        """Register a new job. If it follows jobs that did not fit in the scheduler's last plan, it cannot
+        change the next plan."""
         self._changed = self._changed or not (self._was_in_vain and self._snapshot.is_behind(uid))
 
     def releases_capacity(self, job: Job) -> bool:
@@ -195,8 +196,8 @@ class CapacityTracker:
             self._delays.pop(uid, None)
 
     def forget_arrival(self, uid: JobUid) -> None:
-        """Stop counting an admitted work separately, because its jobs are in the snapshot or it was not
-        stored."""
+        """Stop counting an admitted job or tuning job separately, because its jobs are in the snapshot or it
+        was not stored."""
         self._arriving.pop(uid, None)
 
     def forget(self, uid: JobUid) -> None:
@@ -277,8 +278,8 @@ class CapacityTracker:
         self._snapshot.past.add(used, began, ended)
 
     def time_passed(self) -> None:
-        """Require new plans at the next call of `decide`, because the time that was passed to `wake_at` has
-        come."""
+        """Require new plans of the scheduler at the next call of `decide`, because the time that was passed
+        to `wake_at` has come."""
         self._changed = True
         self.reserved.plan_all()
 
@@ -456,8 +457,8 @@ class CapacityTracker:
                 )
 
     def admit(self, work: Work) -> None:
-        """Count a new work that is about to be stored, so that simultaneous requests cannot exceed the limits
-        together. Raises the errors of `require_admissible`."""
+        """Count a new job or tuning job that is about to be stored, so that simultaneous requests cannot
+        exceed the limits together. Raises the errors of `require_admissible`."""
         if not isinstance(work, Pipeline):  # A pipeline's job is counted instead.
             self.require_admissible(work)
             if fault := self.reserved.fault(work):

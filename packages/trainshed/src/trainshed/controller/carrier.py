@@ -317,7 +317,7 @@ async def _launch(ports: Ports, job: Job, instruction: StartReplicas) -> None:
     waiting = dict(instruction.waiting)
     buckets = ports.shown_buckets(job.name.project_id)
     plans: list[LaunchPlan] = []
-    # Each plan contains the whole gang, so the plans of a large gang take some time.
+    # Each launch plan contains the whole gang, so the plans of a large gang take some time.
     async for some in in_turns(tuple(waiting.items()), _PLAN_BLOCK_SIZE):
         plans += launch_plans(
             job,
@@ -353,9 +353,11 @@ async def _stop(ports: Ports, job: Job, instruction: StopReplicas) -> None:
 
 
 async def _has_slots(engine: Engine, uid: JobUid, attempt: int) -> bool:
-    """Return whether the engine has slots for an attempt. If it has none, no program of the attempt has run
-    or will run. The reason is the order of a job's instructions: the start of the attempt was executed before
-    this call."""
+    """Return whether the engine has slots (positions on nodes) for the replicas of an attempt.
+
+    If it has none, no program of the attempt has run or will run. The reason is the order of a job's
+    instructions: the start of the attempt was executed before this call.
+    """
     return (uid, attempt) in await engine.allocations()
 
 

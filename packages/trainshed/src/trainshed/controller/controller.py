@@ -73,8 +73,8 @@ from trainshed.telemetry.meters import Meters
 log = logging.getLogger(__name__)
 
 _RELEASE_TIMEOUT = 10.0
-"""Maximum seconds that a stopping service spends on releasing the slots of finished jobs. A cluster keeps
-unreleased slots until the next start."""
+"""Maximum seconds that a stopping service spends on releasing the slots (positions on nodes) of finished
+jobs. A cluster keeps unreleased slots until the next start."""
 _METRICS_SPAN = 0.2
 """Seconds for which reports of new measurements are collected, so that a tuning job is processed at most a
 few times per second."""
@@ -208,8 +208,8 @@ class Controller:
         self._capacity.set_nodes(await self._ports.engine.capacity())
         await self._decisions.read_usage(self._reader)
         await self._decisions.read_orders(self._reader)
-        # List the jobs in their loaded state. A job that starts later may receive its slots while the engine
-        # lists its allocations.
+        # List the jobs in their loaded state. A job that starts later may receive slots for its replicas
+        # while the engine lists its allocations.
         adopted = [tracked.live.job for tracked in self._tracked.values()]
         self._crew.keep(
             lambda: settle_leftovers(self._ports.engine, self._find_job, adopted, self.report),
@@ -247,7 +247,8 @@ class Controller:
         await asyncio.gather(*busy, return_exceptions=True)
         tidying = self._carrier_tasks(final=True)
         if tidying:
-            # Finished jobs release their slots. The next start of the service releases the remaining slots.
+            # Finished jobs release the slots (positions on nodes) of their replicas. The next start of the
+            # service releases the remaining slots.
             await asyncio.wait(tidying, timeout=_RELEASE_TIMEOUT)
         carrying = self._carrier_tasks()
         for tracked in self._tracked.values():
@@ -281,11 +282,11 @@ class Controller:
         self._mailboxes.wake(uid)
 
     async def create(self, *made: NewWork) -> None:
-        """Store new works, all or none, and continue with them. Raise the errors of `Intake.create`, and
-        Unavailable.
+        """Store new jobs, tuning jobs and pipelines, all or none, and continue with them. Raise the errors of
+        `Intake.create`, and Unavailable.
 
-        A single job that fits at once is stored as admitted (docs/adr/0083). If the caller is cancelled, the
-        works are stored anyway. Raises FailedPrecondition and ResourceExhausted like `JobsOfJobs.admit` and
+        A single job that fits at once is stored as admitted (docs/adr/0083). If the caller is cancelled, all
+        are stored anyway. Raises FailedPrecondition and ResourceExhausted like `JobsOfJobs.admit` and
         `CapacityTracker.admit`.
         """
         await wait_shielded(joined(self._create(made)))
@@ -349,7 +350,7 @@ class Controller:
         self._leave_unfit_nodes()
         self._decisions.decide()
 
-    # --- new works ---
+    # --- new jobs, tuning jobs and pipelines ---
 
     async def _create(self, made: Sequence[NewWork]) -> None:
         counted: list[JobUid] = []
@@ -507,8 +508,8 @@ class Controller:
         return tuple(with_busy_processors(use, usages) for use in used)
 
     def _wake_made(self, uid: JobUid) -> None:
-        """Wake the works that programs of a finished job have created. Most of these works end together with
-        the job."""
+        """Wake the jobs, tuning jobs and pipelines that programs of a finished job have created. Most of them
+        end together with the job."""
         for made in self._jobs_of_jobs.works_of(uid):
             self.wake(made)
 

@@ -1,5 +1,5 @@
-"""Counts the unfinished works that programs of jobs have created, and finds the works that end together with
-a job.
+"""Counts the unfinished works (jobs, tuning jobs and pipelines) that programs of jobs have created, and finds
+the works that end together with a job.
 
 The stored works determine all results. The controller reports each start and end of a work.
 """
@@ -19,21 +19,23 @@ DEFAULT_MAX_CHILD_JOBS: Final = 20
 
 
 class JobsOfJobs:
-    """The unfinished works that programs of jobs have created.
+    """The unfinished jobs, tuning jobs and pipelines that programs of jobs have created.
 
     `stored`: returns an unfinished job, or None if it has finished or was deleted. `most`: maximum number of
-    unfinished works in one chain of jobs that create each other.
+    them in one chain of jobs that create each other.
     """
 
     def __init__(self, stored: Callable[[JobUid], Job | None], most: int) -> None:
         self._stored = stored
         self._most = most
-        #: The job that created each unfinished work (job, tuning job or pipeline), by the work's UID.
+        #: For each unfinished job, tuning job or pipeline that a program has created, by its UID: the job of
+        #: that program.
         self._makers: dict[JobUid, ActingJob] = {}
 
     def admit(self, uid: JobUid, maker: ActingJob) -> bool:
-        """Count a new work that is about to be stored. Return False if it is already counted. Raise
-        FailedPrecondition if its creating job is about to end, or ResourceExhausted."""
+        """Count a new job, tuning job or pipeline that is about to be stored. Return False if it is already
+        counted. Raise FailedPrecondition if the job whose program creates it is about to end, or
+        ResourceExhausted."""
         if uid in self._makers:
             return False
         job = self._stored(maker.uid)
@@ -53,21 +55,22 @@ class JobsOfJobs:
         return True
 
     def add(self, work: Work) -> None:
-        """Count a stored unfinished work if a job's program has created it."""
+        """Count a stored unfinished job, tuning job or pipeline if a job's program has created it."""
         if work.creating_job is not None:
             self._makers[work.uid] = work.creating_job
 
     def remove(self, uid: JobUid) -> None:
-        """Stop counting a work, because it has finished or was not stored."""
+        """Stop counting a job, tuning job or pipeline, because it has finished or was not stored."""
         self._makers.pop(uid, None)
 
     def works_of(self, maker: JobUid) -> tuple[JobUid, ...]:
-        """Return the unfinished works that programs of this job have created."""
+        """Return the unfinished jobs, tuning jobs and pipelines that programs of this job have created."""
         return tuple(uid for uid, made_by in self._makers.items() if made_by.uid == maker)
 
     def cancels(self, work: Work, now: Nanos) -> tuple[CancelRequested, ...]:
-        """Return the cancel for an unfinished work whose creating job has finished. Return () for all other
-        works, and for works with the label `OUTLIVES_LABEL` = "on"."""
+        """Return the cancel for an unfinished job, tuning job or pipeline (`work`) if the job whose program
+        created it has finished. Return () in all other cases, and if `work` has the label `OUTLIVES_LABEL` =
+        "on"."""
         maker = work.creating_job
         if maker is None or work.state.is_final or dict(work.labels).get(OUTLIVES_LABEL) == "on":
             return ()

@@ -1,4 +1,5 @@
-"""Creates launch plans from a stored job and its slots. Pure, so that plans can be printed and compared."""
+"""Creates launch plans from a stored job and the slots of its replicas (positions on nodes). Pure, so that
+plans can be printed and compared."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -52,7 +53,7 @@ class LaunchDefaults(Struct, frozen=True):
 
 
 def slot_requests(job: Job, launching: LaunchDefaults) -> tuple[SlotRequest, ...]:
-    """Return a request for one slot per replica of the current attempt."""
+    """Return a request for one slot (a position on a node) per replica of the current attempt."""
     requests: list[SlotRequest] = []
     for replica in job.replicas:
         pool = job.spec.pool(replica.id.pool)
@@ -87,7 +88,7 @@ def launch_plans(
     buckets: tuple[tuple[str, str], ...] = (),
     packages: str | None = None,
 ) -> tuple[LaunchPlan, ...]:
-    """Return a plan for every `waiting` (replica, incarnation) that is still current and has a node.
+    """Return a launch plan for every `waiting` (replica, incarnation) that is still current and has a node.
     `buckets`: name and directory of the buckets that are visible to the job. `packages`: directory of
     `trainshed_reduction`, for jobs with reducers."""
     by_replica = {slot.replica: slot for slot in slots}

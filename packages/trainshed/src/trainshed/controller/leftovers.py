@@ -1,4 +1,5 @@
-"""Cleans up the engine's slots of finished or unknown jobs, and reports jobs that have lost their slots."""
+"""Cleans up the engine's slots (positions of replicas on nodes) of finished or unknown jobs, and reports jobs
+that have lost their slots."""
 
 import asyncio
 import contextlib
@@ -24,7 +25,7 @@ async def settle_leftovers(
     adopted: Sequence[Job],
     report: Callable[[JobUid, Event], None],
 ) -> None:
-    """Clean up slots of earlier services.
+    """Clean up the slots (positions of replicas on nodes) that earlier services have allocated.
 
     Slots of finished or unreadable jobs are stopped and, if they have no processes, released.
     `settle_unknown` releases the other slots when their programs end. An adopted job may have lost its slots
@@ -63,14 +64,14 @@ async def _give_back(engine: Engine, uid: JobUid, attempt: int) -> None:
 
 async def settle_unknown(engine: Engine, uid: JobUid, events: Iterable[Event]) -> None:
     """Stop the remaining programs of a finished or deleted job whose clean-up an earlier service did not
-    complete. Release its slots once all programs have ended."""
+    complete. Release the slots (positions on nodes) of its replicas once all programs have ended."""
     for event in events:
         match event:
             case ReplicaStarted():
                 await engine.stop(uid, event.attempt, 0)
             case ReplicaExited() | ReplicaLost():
-                # The engine rejects the release while another replica of the job is alive. The event of the
-                # last replica's end repeats this call.
+                # The engine does not release the job's slots while another replica of the job is alive. The
+                # event of the last replica's end repeats this call.
                 with contextlib.suppress(EngineUnavailable):
                     await engine.release(uid, event.attempt)
             case _:

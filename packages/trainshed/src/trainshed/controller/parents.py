@@ -1,9 +1,9 @@
-"""Reconciles works that run through other jobs (tuning jobs and pipelines), each time one of these works is
-woken. The next step follows from the stored records of the works and of their jobs.
+"""Reconciles tuning jobs and pipelines, which run through other jobs, each time one of them is woken. The
+next step follows from their stored records and from those of their jobs.
 
 Reconcilers also cache learning curves and the advisor's results in memory. The caches may be lost at any
-time. The loop that calls `apply` processes one work at a time. This module contains the reconciler of
-pipelines, and `tuning` contains the reconciler of tuning jobs.
+time. The loop that calls `apply` processes one tuning job or pipeline at a time. This module contains the
+reconciler of pipelines, and `tuning` contains the reconciler of tuning jobs.
 """
 
 import asyncio
@@ -39,7 +39,8 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 MAX_FAILURES = 5
-"""Number of successive failures, one second apart, after which a work is ended with an error."""
+"""Number of successive failures, one second apart, after which a tuning job or pipeline is ended with an
+error."""
 
 
 class ParentStores(Struct, frozen=True):
@@ -65,7 +66,7 @@ class ParentStores(Struct, frozen=True):
     new_uid: Callable[[], JobUid]
 
     async def work(self, uid: JobUid) -> Work | None:
-        """Return the stored work, or None if it was deleted or is unreadable."""
+        """Return the stored job, tuning job or pipeline, or None if it was deleted or is unreadable."""
         with contextlib.suppress(NotFound, FailedPrecondition):
             work, _ = await self.reader.job_by_uid(uid)
             return work
@@ -73,7 +74,7 @@ class ParentStores(Struct, frozen=True):
 
 
 class Next(Struct, frozen=True):
-    """The result of reconciling a work."""
+    """The result of reconciling a tuning job or pipeline with its jobs."""
 
     job: Work
     #: The commit to store, or None without changes.
@@ -85,11 +86,12 @@ class Next(Struct, frozen=True):
 
 
 Reconciler = Callable[[LiveJob[Work], Sequence[Event]], Awaitable[Next]]
-"""Computes the next step of one work. It may read and compute for a long time, but writes nothing."""
+"""Computes the next step of one tuning job or pipeline. It may read and compute for a long time, but writes
+nothing."""
 
 
 class Parents:
-    """Reconciles works that run through other jobs, whenever one of those jobs has changed."""
+    """Reconciles tuning jobs and pipelines whenever one of their jobs has changed."""
 
     def __init__(
         self,
@@ -104,16 +106,16 @@ class Parents:
         self._reconcilers = reconcilers
         #: Stores a step and notifies waiting followers.
         self._commit = commit
-        #: Requests that a work is loaded and processed.
+        #: Requests that a job, tuning job or pipeline is loaded and processed.
         self._wake = wake
-        #: Sets the alarms of a work, see `Alarms.set`.
+        #: Sets the alarms of a tuning job or pipeline, see `Alarms.set`.
         self._set_alarm = set_alarm
-        #: Number of successive failures to reconcile each work.
+        #: Number of successive failures to reconcile each tuning job or pipeline.
         self._failures: dict[JobUid, int] = {}
 
     async def apply(self, live: LiveJob[Work], events: Sequence[Event]) -> None:
-        """Reconcile a work, store the result, and wake and cancel its jobs. Raises StaleCommit, and the
-        errors of the reconciler."""
+        """Reconcile a tuning job or pipeline, store the result, and wake and cancel its jobs. Raises
+        StaleCommit, and the errors of the reconciler."""
         reconciled = await self._reconcile(live, events)
         made: tuple[NewWork, ...] = ()
         if reconciled.commit is not None:
@@ -131,8 +133,8 @@ class Parents:
             await self._cancel(uid, cause)
 
     async def _reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
-        """Reconcile a work. After repeated failures, its jobs are cancelled, and it ends with the cause of
-        the failure."""
+        """Reconcile a tuning job or pipeline. After repeated failures, its jobs are cancelled, and it ends
+        with the cause of the failure."""
         uid = live.job.uid
         try:
             reconciled = await self._reconcilers[type(live.job)](live, events)
@@ -163,7 +165,8 @@ class Parents:
                 ended, entries = give_up_parent(work, "Pipeline", cause, now)
             case _:
                 raise TypeError(f"{work.name} has no jobs of its own")
-        # The jobs are cancelled first, because the loop never processes a finished work again.
+        # The jobs are cancelled first, because the loop never processes a finished tuning job or pipeline
+        # again.
         for uid in jobs:
             await self._cancel(uid, CancelCause.PARENT)
         over = abandon(trials, cause, now)
@@ -188,8 +191,8 @@ def intents(live: LiveJob[Work], events: Sequence[Event]) -> tuple[CancelRequest
 
 
 def last_intent(live: LiveJob[Work]) -> int:
-    """Return the number of the last stored intent of a work, or 0 without intents. The next commit applies
-    all intents up to this number."""
+    """Return the number of the last stored intent of a tuning job or pipeline, or 0 without intents. The next
+    commit applies all intents up to this number."""
     return live.intents[-1].seq if live.intents else 0
 
 

@@ -81,9 +81,9 @@ class RetentionTimer:
             await self.sleep(_PAUSE_BETWEEN_DELETIONS)
 
     async def _due(self) -> list[_FinishedJob]:
-        """Return the expired jobs of clients, with the earliest ends first. Include expired jobs whose
-        creating job no longer exists. The list omits other jobs that jobs have created, because `_delete`
-        deletes them together with their creating job."""
+        """Return the expired jobs, tuning jobs and pipelines of clients, with the earliest ends first.
+        Include expired jobs whose parent, a tuning job or pipeline, was deleted. Omit other jobs with a
+        parent, because `_delete` deletes them together with it."""
         before = self.now() - self.age
         query = JobQuery(None, None, None, limit=_PAGE)
         orphans = await self.reader.children(ORPHANS)
@@ -99,8 +99,8 @@ class RetentionTimer:
             query = replace(query, after=page.next_after)
 
     async def _delete(self, over: _FinishedJob) -> bool:
-        """Delete the works that a job has created, then the job. Return False if the job or one of these
-        works is in use and cannot be deleted yet."""
+        """Delete a job, tuning job or pipeline, after the jobs that it has created as their parent. Return
+        False if one of them is in use and cannot be deleted yet."""
         try:
             for child in await self.reader.children(over.uid):
                 if not await self._delete(_FinishedJob(child.uid, child.name, child.ended)):

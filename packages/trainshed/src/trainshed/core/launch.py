@@ -37,9 +37,9 @@ class Software(Struct, frozen=True):
     """The software of a program: an environment of the service, or a container image."""
 
     #: Directory of a minimal Python environment, which is used in place and read-only. If mounts are not
-    #: possible, the environment is copied into the slot.
+    #: possible, the environment is copied into the replica's directory.
     template: str | None = None
-    #: Directories of commands, added to PATH after the slot's own Python.
+    #: Directories of commands, added to PATH after the replica's own Python.
     path: tuple[str, ...] = ()
     #: Directories that the program cannot write to, even as root.
     read_only: tuple[str, ...] = ()
@@ -107,8 +107,8 @@ class LaunchPlan(Struct, frozen=True):
     incarnation: int
     #: The program's command line. The first item is looked up in the PATH of `environ`.
     argv: tuple[str, ...]
-    #: The program's variables, except those that the engine adds for the slot: `HOME`, `TMPDIR`, the storage
-    #: endpoint and the prefix of `PATH` for the slot's own Python.
+    #: The program's variables, except those that the engine adds for the replica's directory and address:
+    #: `HOME`, `TMPDIR`, the storage endpoint and the prefix of `PATH` for the replica's own Python.
     environ: tuple[tuple[str, str], ...]
     hostname: str
     address: str

@@ -81,9 +81,9 @@ def notifications(
 ) -> tuple[Notification, ...]:
     """Return the notifications that follow from a step of a job.
 
-    `work`: the work after the step. `entries`: the timeline entries of the step. `page`: the service's
-    address, which is the prefix of links to jobs. Jobs of a tuning job or pipeline cause no notifications,
-    because their parent does.
+    `work`: the job, tuning job or pipeline after the step. `entries`: the timeline entries of the step.
+    `page`: the service's address, which is the prefix of links to jobs. Jobs of a tuning job or pipeline
+    cause no notifications, because their parent does.
     """
     if work.parent is not None:
         return ()

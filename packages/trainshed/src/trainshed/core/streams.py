@@ -48,9 +48,9 @@ class Segment(Protocol):
 
 
 class Streams(Protocol):
-    """All streams of an engine. Streams exist until `remove` deletes them, even after the end of their slots
-    and nodes. Thread-safe. Readers have no state to release. A reader that follows a stream continues from
-    its last offset when an event announces more data."""
+    """All streams of an engine, such as the logs of replicas. Streams exist until `remove` deletes them, even
+    after their replicas have ended and released their nodes. Thread-safe. Readers have no state to release. A
+    reader that follows a stream continues from its last offset when an event announces more data."""
 
     def sources(self, job_uid: JobUid) -> Sequence[StreamSource]:
         """Return all replicas of all attempts of a job that have streams, in no particular order. Blocks

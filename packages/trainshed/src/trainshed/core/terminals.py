@@ -195,8 +195,8 @@ class Terminals(Protocol):
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
         """Return the autopsies of the job's failed replicas, in order of attempt and replica. Never blocks.
 
-        A failed replica's files are saved when its slot is released, for the time that the operator has set.
-        The files of stopped replicas are not saved.
+        A failed replica's files are saved when the engine would delete its directory, for the time that the
+        operator has set. The files of stopped replicas are not saved.
         """
         return ()
 

@@ -40,8 +40,8 @@ class Finding(Struct, frozen=True):
 
 def finding_builder(module: str) -> Callable[..., Finding]:
     """Return a function that builds a doctor's findings from the TOML table next to `module` (its
-    `__file__`). The function's arguments are the name of a row, and the values of the placeholders `{name}`
-    in the row's texts."""
+    `__file__`). The function's arguments are the name of an entry of the table, and the values of the
+    placeholders `{name}` in the entry's texts."""
     table = Path(module).with_suffix(".toml").read_text("utf-8")
     rows = convert(tomllib.loads(table), dict[str, Finding])
 

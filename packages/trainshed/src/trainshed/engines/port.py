@@ -108,14 +108,14 @@ class SlotRequest(Struct, frozen=True):
     #: Port at which running peers expect the replica, so that it must get this port; None = any port.
     port: int | None = None
     #: Whether the replica has a node. If False, it has lost its node and waits for another one: `node` is the
-    #: former node, and only the parts of its slot that peers know must not change.
+    #: former node, and its hostname, address and port must not change, because its peers know them.
     is_placed: bool = True
     #: Time limit of the job in seconds, for all attempts together; None = unknown.
     seconds: int | None = None
 
 
 class Slot(Struct, frozen=True):
-    """The place where one replica runs: its node, address, port, devices and users."""
+    """The position where one replica runs: its node, address, port, devices and users."""
 
     replica: ReplicaId
     node: str
@@ -351,16 +351,18 @@ class Engine(Protocol):
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        """Return slots for the whole gang or for none of it. Repeated calls return the same slots. A replica
-        whose request specifies another node moves there with its hostname and without its files. This
-        requires that its processes have ended. Raises EngineUnavailable (also if a process of a moving
-        replica is alive), LaunchRejected (also for a node that the engine never had), StartFailed."""
+        """Return slots (positions on nodes) for the whole gang or for none of it. Repeated calls return the
+        same slots. A replica whose request specifies another node moves there with its hostname and without
+        its files. This requires that its processes have ended. Raises EngineUnavailable (also if a process of
+        a moving replica is alive), LaunchRejected (also for a node that the engine never had), StartFailed.
+        """
         ...
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
         """Start programs in their slots, all at once. Returns when each start was requested; `watch` reports
-        the results. A plan whose incarnation already started, ended or was stopped is only reported again.
-        Raises EngineUnavailable. Raises LaunchRejected, and starts no program, if a replica has no slot."""
+        the results. If the incarnation of a launch plan already started, ended or was stopped, its state is
+        only reported again. Raises EngineUnavailable. Raises LaunchRejected, and starts no program, if a
+        replica has no slot."""
         ...
 
     async def stop(
@@ -400,13 +402,13 @@ class Engine(Protocol):
         ...
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
-        """Return every (job_uid, attempt) that has slots now, in any order, for reconciliation after a
-        crash."""
+        """Return every (job_uid, attempt) whose replicas have slots (positions on nodes) now, in any order,
+        for reconciliation after a crash."""
         ...
 
     async def release(self, job_uid: JobUid, attempt: int) -> None:
-        """Release the slots and delete their scratch files. Logs remain. Called only after all replicas have
-        ended."""
+        """Release the slots (positions on nodes) of an attempt's replicas and delete their scratch files.
+        Logs remain. Called only after all replicas have ended."""
         ...
 
     def watch(self) -> AsyncIterator[EngineEvent]:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _MIN_RETRY_INTERVAL: Final = 1.0
-"""Seconds before failed work is restarted. The interval doubles with each further failure."""
+"""Seconds before a failed coroutine is restarted. The interval doubles with each further failure."""
 _MAX_RETRY_INTERVAL: Final = 60.0
 
 
@@ -43,20 +43,20 @@ def begin(
 
 
 def keep(work: Callable[[], Coroutine[Any, Any, None]], what: str) -> asyncio.Task[None]:
-    """Run work, and restart it after each failure. If it fails repeatedly within a short time, the intervals
-    grow. The task ends when `work` returns."""
+    """Run the coroutine that `work` returns, and restart it after each failure. If it fails repeatedly within
+    a short time, the intervals grow. The task ends when the coroutine returns."""
     return begin(_run_forever(work, what), what)
 
 
 def joined(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run work as a task that the caller will await. If the work fails, `await` raises the exception in the
-    caller. The failure is not logged here."""
+    """Run a coroutine as a task that the caller will await. If the coroutine fails, `await` raises the
+    exception in the caller. The failure is not logged here."""
     return asyncio.get_running_loop().create_task(work)
 
 
 async def first_of(*works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
-    """Run several works concurrently. When one of them ends, cancel the others. Return all tasks in the order
-    of `works`."""
+    """Run several coroutines concurrently. When one of them ends, cancel the others. Return all tasks in the
+    order of `works`."""
     tasks = [joined(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -88,12 +88,14 @@ def consume_exception(done: asyncio.Future[T]) -> None:
 
 
 def run_in_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Run work on another thread's event loop and wait for it. Return its result, or raise its exception."""
+    """Run a coroutine on another thread's event loop and wait for it. Return its result, or raise its
+    exception."""
     return asyncio.run_coroutine_threadsafe(work, loop).result()
 
 
 def log_failure(future: concurrent.futures.Future[Any], what: str) -> None:
-    """Log the failure of work in a thread. Use this function if no caller awaits the work's result."""
+    """Log the failure of a function that runs in a thread. Use this if no caller awaits the function's
+    result."""
 
     def ended(done: concurrent.futures.Future[Any]) -> None:
         if not done.cancelled() and (failure := done.exception()) is not None:
@@ -111,7 +113,7 @@ async def in_turns(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
 
 
 class Crew:
-    """The tasks of one owner, which are cancelled and awaited together."""
+    """The tasks of one component, which are cancelled and awaited together."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()

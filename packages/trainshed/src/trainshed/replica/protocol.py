@@ -73,7 +73,7 @@ LEVEL_SESSION = "session"
 
 
 def stopped_mark(incarnation: int) -> str:
-    """Return the name of the file in a slot that prevents an incarnation from starting."""
+    """Return the name of the file in a replica's directory that prevents an incarnation from starting."""
     return "%s-%d" % (STOPPED, incarnation)
 
 
@@ -84,10 +84,10 @@ class Program(NamedTuple):
     argv: "Sequence[str]"
     #: All environment variables of the program.
     environ: "dict[str, str]"
-    #: The program's working directory; None = the slot's directory.
+    #: The program's working directory; None = the replica's directory.
     directory: "str | None" = None
-    #: Template of a Python environment, which is copied into the slot. In a mount namespace, the program sees
-    #: the copy at the template's path. None: the program needs no Python.
+    #: Template of a Python environment, which is copied into the replica's directory. In a mount namespace,
+    #: the program sees the copy at the template's path. None: the program needs no Python.
     python_template: "str | None" = None
 
 
@@ -247,8 +247,8 @@ class LaunchDocument(NamedTuple):
 
     @classmethod
     def from_message(cls, message: "Message") -> "LaunchDocument":
-        """Create a document from a message of any version of the service. Unknown fields are ignored, and
-        missing fields get their defaults."""
+        """Create a launch document from a message of any version of the service. Unknown fields are ignored,
+        and missing fields get their defaults."""
         sections: "list[Any]" = [
             section(**{name: message[name] for name in section._fields if name in message})
             for section in (Program, Isolation, Limits, Network, Observation, WarmStart)
@@ -257,7 +257,7 @@ class LaunchDocument(NamedTuple):
 
 
 def parse_order(line: bytes) -> "tuple[str, LaunchDocument]":
-    """Return the slot and the launch document of a launch order."""
+    """Return the replica's directory (slot) and the launch document of an order to start a program."""
     message = json.loads(line.decode("utf-8"))
     return message["slot"], LaunchDocument.from_message(message["plan"])
 

@@ -227,7 +227,7 @@ class PlanTransaction:
         return parts
 
     def assign(self, parts: Sequence[Placement]) -> None:
-        """Assign places that are known to be free."""
+        """Subtract the resources of these placements, which are known to be free, from the nodes."""
         for part in parts if self.strict else ():
             self.free.subtract(part.node, part.kind, part.count)
 
@@ -269,8 +269,8 @@ class PlanTransaction:
         extra: Mapping[str, Vector],
         spares: list[tuple[QuotaKey, int]],
     ) -> None:
-        """Reserve places and quotas for a gang. `extra`: amounts that become free on nodes before its start.
-        `spares`: the remaining amounts of its meters at that time."""
+        """Reserve resources of nodes and quotas for a gang. `extra`: amounts that become free on nodes before
+        its start. `spares`: the remaining amounts of its meters at that time."""
         self.reservations.append(entry.gang.uid)
         claims: dict[str, Vector] = {}
         for part in parts:
@@ -387,12 +387,13 @@ class Need:
         return matters
 
     def places(self) -> list[Placement] | None:
-        """Return the places of the gang after the simulated releases, or None if it does not fit."""
+        """Return the placements of the gang on nodes after the simulated releases, or None if it does not
+        fit."""
         with self._transaction.with_extra(self._extra) as free:
             return find_placements(free, self._kinds)
 
     def reserve(self) -> list[Placement]:
-        """Reserve the resources of the gang, and return its places."""
+        """Reserve the resources of the gang, and return its placements on nodes."""
         parts = (self.places() if self._nodes else None) or []
         spares = [(key, max(0, self._free_amount(key) - amount)) for key, amount in self._meters]
         self._transaction.reserve(self.entry, parts, self._extra, spares)

@@ -339,7 +339,7 @@ class Preemption:
         return bool(self.leaving or self._spot)
 
     def find_victims(self, entry: Entry, need: Need, kinds: Kinds | None) -> list[Entry] | None:
-        """Return the gangs to preempt so that the gang, or its part `kinds`, can start.
+        """Return the gangs to preempt so that the gang, or only its replicas `kinds`, can start.
 
         The result is [] if released resources are already sufficient, and None if no preemption is
         sufficient. Afterwards `need` simulates the release of all these gangs.
@@ -357,7 +357,7 @@ class Preemption:
         return chosen
 
     def claim(self, parts: Sequence[Placement]) -> None:
-        """Record reserved places, so that no other gang can use them."""
+        """Record the reserved resources of these placements, so that no other gang can use them."""
         if self._most is not None:
             for part in parts:
                 self._most.subtract(part.node, part.kind, part.count)
@@ -391,8 +391,8 @@ class Preemption:
         ]
 
     def _best_places(self, entry: Entry, kinds: Kinds | None) -> list[Placement]:
-        """Return the places that the gang would have if no spot gangs existed, or [] if it would not fit even
-        then. The result is only a first check, because some spot gangs may not be preempted."""
+        """Return the placements that the gang would have if no spot gangs existed, or [] if it would not fit
+        even then. The result is only a first check, because some spot gangs may not be preempted."""
         if self._most is None:
             with self._transaction.with_extra({}) as free:
                 self._most = free.copy()

@@ -82,7 +82,7 @@ class Kind:
 
 
 Kinds = tuple[tuple[Kind, int], ...]
-"""The parts of a gang: kinds of replicas, and the number of each."""
+"""The composition of a gang: kinds of replicas, and the number of each."""
 
 
 class Placement(Struct, frozen=True):
@@ -280,7 +280,8 @@ def placement_orders(kinds: Kinds) -> tuple[Kinds, ...]:
 
 
 def find_placements(nodes: NodeResources, kinds: Kinds) -> list[Placement] | None:
-    """Return the places of the whole gang, or None if it does not fit. The nodes stay unchanged."""
+    """Return the placements of the whole gang on nodes, or None if it does not fit. The nodes stay unchanged.
+    """
     for order in placement_orders(kinds):
         parts: list[Placement] = []
         fits = not any(nodes.fill(kind, count, parts) for kind, count in order)

@@ -207,8 +207,8 @@ _COPIED = (
     *("entries", "used", "past", "queue", "free", "ready", "total_resources"),
     *("releases", "leaving", "spot", "unplaced", "_all"),
 )
-"""The parts of a snapshot that a plan changes in place, so a copy includes them. The values of dictionaries
-are copied as well."""
+"""The fields of a snapshot that a plan of the scheduler changes in place, so a copy includes them. The values
+of dictionaries are copied as well."""
 
 
 class Snapshot:

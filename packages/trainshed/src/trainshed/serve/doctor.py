@@ -157,7 +157,7 @@ def _nearest(path: Path) -> Path:
 
 
 async def _engine(settings: Settings) -> list[Finding]:
-    """Start the local engine on the file system of its slots, and return the findings."""
+    """Start the local engine on the file system of the replicas' directories, and return the findings."""
     from trainshed.engines.local.engine import LocalEngine
     from trainshed.engines.local.options import Options
     from trainshed.engines.port import LevelUnavailable, ProgramRules

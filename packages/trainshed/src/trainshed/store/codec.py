@@ -73,7 +73,7 @@ ADVICE: Final = (
 
 
 class WorkKind(enum.StrEnum):
-    """The kind of work that a stored record describes."""
+    """The kind of a stored record: job, tuning job or pipeline."""
 
     JOB = "job"
     TUNING = "tuning"
@@ -136,7 +136,7 @@ KINDS = {
     Collection.TUNING_JOBS: WorkKind.TUNING,
     Collection.PIPELINES: WorkKind.PIPELINE,
 }
-"""The kind of work in each collection of the Vertex API."""
+"""The kind of record (job, tuning job or pipeline) in each collection of the Vertex API."""
 
 
 def name_parameters(name: JobName) -> Parameters:

@@ -73,7 +73,7 @@ Condition = Equal | Contains | HasLabel | Created | Every | Either
 
 
 ORPHANS: Final = JobUid(-1)
-"""The parent's UID in works whose parent was deleted."""
+"""The parent's UID in jobs whose parent, a tuning job or pipeline, was deleted."""
 
 
 class StaleCommit(Exception):
@@ -134,20 +134,20 @@ class NewWork(Struct, frozen=True):
 class Commit(Struct, frozen=True):
     """One step of a job, tuning job or pipeline, stored in one transaction if the generation matches."""
 
-    #: The new state of the work. Its `labels` are ignored, because only requests change labels
-    #: (`Intake.replace_labels`).
+    #: The new state of the job, tuning job or pipeline. Its `labels` are ignored, because only requests
+    #: change labels (`Intake.replace_labels`).
     job: Work
     expected_generation: int
     #: The timeline entries of the step.
     timeline: tuple[TimelineEntry, ...] = ()
     #: All intents up to this `seq` were processed.
     consumed_intents: int = 0
-    #: New or changed trials of the work's own study. A changed trial replaces the stored trial with its
+    #: New or changed trials of the tuning job's own study. A changed trial replaces the stored trial with its
     #: number.
     trials: tuple[Trial, ...] = ()
     #: Measurements that are added to trials, by trial number.
     measurements: tuple[tuple[int, Measurement], ...] = ()
-    #: Works that are created in the same transaction.
+    #: Jobs, tuning jobs and pipelines that are created in the same transaction.
     made: tuple[NewWork, ...] = ()
     #: The model version that is registered in the same transaction, or None.
     model: ModelVersion | None = None
@@ -159,27 +159,27 @@ class Commit(Struct, frozen=True):
 
 
 class JobQuery(Struct, frozen=True):
-    """One page of a list of works, newest first."""
+    """One page of a list of jobs, tuning jobs and pipelines, newest first."""
 
-    #: The project, or None for the works of all projects. With None, the other filters are ignored.
+    #: The project, or None for all projects. With None, the other filters are ignored.
     project_id: str | None
     #: The API, or None for all APIs.
     api: Api | None
     #: The location, if `collection` is set.
     location: str | None
-    #: The uid of the last work of the previous page, or 0 for the first page.
+    #: The uid of the last entry of the previous page, or 0 for the first page.
     after: int = 0
     limit: int = 100
-    #: A collection of the Vertex API. The list then includes jobs that other works created. None = all
-    #: collections, without jobs that other works created.
+    #: A collection of the Vertex API. The list then includes jobs that tuning jobs and pipelines created.
+    #: None = all collections, without jobs that tuning jobs and pipelines created.
     collection: Collection | None = None
 
 
 class Matches(Struct, frozen=True):
-    """A page of the works that meet a condition."""
+    """A page of the jobs, tuning jobs and pipelines that meet a condition."""
 
-    #: Works with their etags, newest first. If this page is short or empty, later pages may still contain
-    #: works.
+    #: Jobs, tuning jobs and pipelines with their etags, newest first. If this page is short or empty, later
+    #: pages may still contain some.
     jobs: tuple[tuple[Work, str], ...]
-    #: Start of the next page (`JobQuery.after`): older works were not checked yet. None on the last page.
+    #: Start of the next page (`JobQuery.after`): older entries were not checked yet. None on the last page.
     next_after: JobUid | None

@@ -39,7 +39,7 @@ _STARTING: Final = frozenset({JobState.QUEUED, JobState.PREPARING})
 
 
 class WorkState(Struct, frozen=True):
-    """A job, tuning job or pipeline, and those parts of its current state that its record does not
+    """A job, tuning job or pipeline, and the parts of its current state that its stored record does not
     contain."""
 
     work: Work

@@ -210,10 +210,11 @@ async def page(call: JsonCall) -> records.LogPage:
     """`GET /trainshed/v1/jobs/{job}/logPage[?before=PLACE][&after=PLACE][&from=TIME][&limit=N][&replica=R]`:
     return lines of the log, oldest first. Default: the last lines.
 
-    `before` and `after` select the lines before or after a place, and `from` selects the lines from a time
-    on. If lines are long, a page has fewer than `limit` lines. `&severity=S` selects lines with at least this
-    severity. `&search=TEXT` selects lines that contain this text, ignoring case. A request with a filter
-    reads at most 20,000 lines. If lines remain, the response sets `more`.
+    `before` and `after` select the lines before or after a PLACE (a position in the log, from an earlier
+    response), and `from` selects the lines from a time on. If lines are long, a page has fewer than `limit`
+    lines. `&severity=S` selects lines with at least this severity. `&search=TEXT` selects lines that contain
+    this text, ignoring case. A request with a filter reads at most 20,000 lines. If lines remain, the
+    response sets `more`.
     """
     job, _ = await find_job(call.services.reader, call.target)
     limit = min(call.number("limit", None) or _DEFAULT_LIMIT, _MAX_LIMIT)

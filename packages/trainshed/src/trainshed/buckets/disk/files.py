@@ -51,8 +51,8 @@ class ObjectFiles:
         self._locks = [threading.RLock() for _ in range(_LOCKS)]
 
     def lock(self, place: Place) -> threading.RLock:
-        """Return the lock of an object's place. Never hold two of these locks: objects with the same hash
-        share a lock, so a deadlock would be possible."""
+        """Return the lock of the path of an object's file. Never hold two of these locks: objects with the
+        same hash share a lock, so a deadlock would be possible."""
         return self._locks[hash((place.dirs, place.leaf)) % _LOCKS]
 
     def find(self, base: int, bucket: str, name: str) -> ObjectFile:
@@ -103,8 +103,8 @@ class ObjectFiles:
         record: ObjectRecord,
         keep: Callable[[ObjectFile], None] | None = None,
     ) -> None:
-        """Move a staged file with its record to its final place, durably, if the existing object meets the
-        conditions of `ref`. `keep`: called before the move with the file that will be replaced."""
+        """Move a staged file with its record to the path of the object, durably, if the existing object meets
+        the conditions of `ref`. `keep`: called before the move with the file that will be replaced."""
         place = place_of(ref.name)
         for _ in range(_ATTEMPTS):
             try:
@@ -127,7 +127,8 @@ class ObjectFiles:
         )
 
     def remove(self, base: int, bucket: str, name: str) -> None:
-        """Remove the file of an object, durably: at its place, and at its shadow place if a file is there."""
+        """Remove the file of an object, durably: at its usual path, and at its shadow place (its path while a
+        directory has its name) if a file is there."""
         while True:
             try:
                 file = find(base, place_of(name))
@@ -170,8 +171,8 @@ class ObjectFiles:
         try:
             if self._rename(staged, parent, place.leaf, exclusive=exclusive):
                 if old is not None and old.dirs != place.dirs:
-                    # The new file is at the object's own place, because no directory has its name any more.
-                    # Delete the old file at the shadow place.
+                    # The new file is at the object's usual path, because no directory has its name any more.
+                    # Delete the old file at the shadow place (`tree`).
                     self._drop(base, old)
             else:
                 make_directory(parent, SHADOW_DIR)
@@ -208,7 +209,8 @@ class ObjectFiles:
         return True
 
     def _make_way(self, base: int, path: tuple[str, ...]) -> None:
-        """Move the file at `path` to its shadow place, so that a directory can be created at `path`."""
+        """Move the file at `path` to its shadow place (see `tree`), so that a directory can be created at
+        `path`."""
         dirs, leaf = path[:-1], path[-1]
         with self.lock(Place(dirs, leaf)), directory(base, dirs) as parent:
             try:

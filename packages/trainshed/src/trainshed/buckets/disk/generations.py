@@ -42,8 +42,8 @@ _SCHEMA = (
 class Generations:
     """The noncurrent generations of all buckets. Blocking. Thread-safe.
 
-    A caller that changes the generations of an object must hold the lock of its place. Raises Unavailable if
-    the table cannot be read or written.
+    A caller that changes the generations of an object must hold the lock of the object's path
+    (`ObjectFiles.lock`). Raises Unavailable if the table cannot be read or written.
     """
 
     def __init__(self, state: Path) -> None:

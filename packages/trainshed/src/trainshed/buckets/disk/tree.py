@@ -35,14 +35,14 @@ ESCAPED = MARK + "="
 
 
 class Place(Struct, frozen=True):
-    """A physical place below a bucket: the directories from the top down, and the file name."""
+    """The path of a file below a bucket: the directories from the top down, and the file name."""
 
     dirs: tuple[str, ...]
     leaf: str
 
 
 def place_of(name: str) -> Place:
-    """Return the place of a valid object name.
+    """Return the usual path of the file of an object with this valid name.
 
     If a directory has the name of the object's file, the file is at its shadow place instead: below `dirs +
     SHADOW_DIR`, with the same leaf.
@@ -167,7 +167,7 @@ def open_file(parent: int, leaf: str) -> tuple[int, os.stat_result]:
 
 
 class ObjectFile(Struct, frozen=True):
-    """An object's file, open for reading, and its place."""
+    """An object's file, open for reading, and its path."""
 
     #: The file descriptor. The caller of `find` closes it.
     fd: int
@@ -177,8 +177,8 @@ class ObjectFile(Struct, frozen=True):
 
 
 def status_of(base: int, place: Place) -> os.stat_result:
-    """Return the `os.stat_result` of an object's file, at its place or its shadow place (`place_of`). Does
-    not open the file. Raises OSError."""
+    """Return the `os.stat_result` of an object's file, at its usual path or its shadow place (`place_of`).
+    Does not open the file. Raises OSError."""
 
     def status(parent: int) -> os.stat_result:
         status = os.stat(place.leaf, dir_fd=parent, follow_symlinks=False)
@@ -190,14 +190,14 @@ def status_of(base: int, place: Place) -> os.stat_result:
 
 
 def find(base: int, place: Place) -> ObjectFile:
-    """Open an object's file, at its place or its shadow place (`place_of`). Raises FileNotFoundError."""
+    """Open an object's file, at its usual path or its shadow place (`place_of`). Raises FileNotFoundError."""
     dirs, (fd, status) = _at_either_place(base, place, lambda parent: open_file(parent, place.leaf))
     return ObjectFile(fd, status, dirs, place.leaf)
 
 
 def _at_either_place(base: int, place: Place, act: Callable[[int], T]) -> tuple[tuple[str, ...], T]:
-    """Call `act` with the directory of the object's place, then with the directory of its shadow place, until
-    a call succeeds. Return the path of that directory and the result."""
+    """Call `act` with the directory of the object's usual path, then with the directory of its shadow place
+    (`place_of`), until a call succeeds. Return the path of that directory and the result."""
     # The object's own directory is tried twice, because a writer may move the object back from its shadow
     # place in the meantime.
     for dirs in (place.dirs, (*place.dirs, SHADOW_DIR), place.dirs):
@@ -216,7 +216,7 @@ def _at_either_place(base: int, place: Place, act: Callable[[int], T]) -> tuple[
 
 
 class Entry(Struct, frozen=True):
-    """An object in a walk: its full name and the place of its file."""
+    """An object in a walk: its full name and the path of its file."""
 
     name: str
     dirs: tuple[str, ...]

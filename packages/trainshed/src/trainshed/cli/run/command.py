@@ -39,7 +39,7 @@ from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed.wire.trainshed_v1.record import read
 
 _MAX_LISTED = 6
-"""Maximum number of files, and of requirements, that the plan lists."""
+"""Maximum number of files, and of requirements, that the printed plan of a job lists."""
 _EXAMPLE = "trainshed run task.py --image pytorch -- --epochs 3"
 
 

@@ -34,14 +34,14 @@ _OUR_OWN = {
     *(Action.WAIT, Action.CANCEL, Cause.CANCELLED),
     *(Message.NONE, Message.BUDGET, Message.CANCELLED),
 }
-"""Values that only built-in rows may use, for cancellations and budgets."""
+"""Values that only built-in rows of the failure table may use, for cancellations and budgets."""
 _WORDS = ("causes", "action", "message")
 _CAUSES = tuple(cause for cause in Cause if cause not in _OUR_OWN)
 _MESSAGES = tuple(message for message in Message if message not in _OUR_OWN)
 _ACTIONS = tuple(action for action in Action if action not in _OUR_OWN)
 _DEFAULT_PLACE: Final = "out_of_memory"
-"""New rows are inserted before this row by default: after the rows for success and reducers, before all
-failures."""
+"""New rows of the failure table are inserted before this row by default: after the rows for success and
+reducers, before all failures."""
 _OF_A_REPLICA = CLUSTER_LOSSES | {
     Cause.EXITED,
     Cause.SIGNALLED,
@@ -262,4 +262,4 @@ def _built_in_rules() -> Iterator[Rule]:
 
 
 RULES: Final = tuple(_built_in_rules())
-"""The built-in rows."""
+"""The built-in rows of the failure table."""

@@ -180,8 +180,8 @@ class PrepareRuntime(Struct, frozen=True):
 
 
 class StartReplicas(Struct, frozen=True):
-    """Allocate the gang's slots and start the replicas that have no process. Slots of earlier attempts are
-    released first."""
+    """Allocate the slots (positions on nodes) of the gang's replicas, and start the replicas that have no
+    process. Slots of earlier attempts are released first."""
 
     attempt: int
     #: (replica, incarnation) of each replica to start.
@@ -217,7 +217,8 @@ class InjectFault(Struct, frozen=True):
 
 
 class ReleaseSlots(Struct, frozen=True):
-    """Release the slots of all attempts up to this one. Their replicas have ended."""
+    """Release the slots (positions on nodes) of the replicas of all attempts up to this one. These replicas
+    have ended."""
 
     attempt: int
 

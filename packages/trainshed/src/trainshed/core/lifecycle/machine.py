@@ -500,8 +500,11 @@ def give_up(job: Job, event: Event, cause: str, now: Nanos) -> Step[Job]:
 def give_up_parent(
     work: W, name: str, cause: str, now: Nanos
 ) -> tuple[W, tuple[TimelineEntry, TimelineEntry]]:
-    """End a tuning job or pipeline because of `cause`. `name` is its kind for the timeline. Transition tables
-    are not used, because the error may be in them. An earlier outcome is kept."""
+    """End a tuning job or pipeline because of `cause`.
+
+    `name` is its kind for the timeline. Transition tables are not used, because the error may be in them. An
+    earlier outcome is kept.
+    """
     error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
     outcome = work.outcome or Outcome(JobState.FAILED, GIVEN_UP_RULE, error, now)
     at = max(now, work.updated)

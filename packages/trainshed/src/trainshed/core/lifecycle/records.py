@@ -97,8 +97,8 @@ class Actor(Struct, frozen=True):
 
     @property
     def person(self) -> str:
-        """The address of the user or service account that is responsible for the work. The work counts
-        against the quotas and the fair share of this address."""
+        """The address of the user or service account that is responsible for the created job, tuning job or
+        pipeline, which counts against the quotas and the fair share of this address."""
         return self.job.person if self.job is not None else self.email
 
     def __str__(self) -> str:
@@ -203,9 +203,10 @@ class WorkRecord(Struct, frozen=True):
     #: First time at which all replicas of the job ran, or at which the first trial ran.
     started: Nanos = 0
     ended: Nanos = 0
-    #: The decided outcome, or None. The state changes only after all parts of the work have ended.
+    #: The decided outcome, or None. The state changes only after all replicas, or all jobs of a tuning job or
+    #: pipeline, have ended.
     outcome: Outcome | None = None
-    #: The public error of finished work.
+    #: The public error of a finished job, tuning job or pipeline.
     error: JobError | None = None
     #: The tuning job or pipeline that created the job. None for a client's job. Always None for a pipeline.
     parent: Parent | None = None
@@ -214,7 +215,8 @@ class WorkRecord(Struct, frozen=True):
 
     @property
     def creating_job(self) -> ActingJob | None:
-        """Return the job whose program created this work, or None if a user or the service created it."""
+        """Return the job whose program created this job, tuning job or pipeline. Return None if a user or the
+        service created it."""
         return self.creator.job if self.creator is not None and self.parent is None else None
 
 

@@ -54,8 +54,8 @@ def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPla
 
     Return None if it is omitted, if the dataset is unknown or has no files with the requested annotations, or
     if the destination is wrong. `dataset`: the dataset of the request, or None if unknown. `at`: creation
-    time of the pipeline (ns). Errors are added to the section's faults. The plan of a faulty request is not
-    usable.
+    time of the pipeline (ns). Errors are added to the section's faults. Do not use the returned plan if
+    errors were added.
     """
     if not pipeline.has("inputDataConfig"):
         return None

@@ -1,6 +1,6 @@
 """Builds the launch document with which a shim starts a program. The inputs are a launch plan, the properties
-of the machine (`HostFacts`), the settings for all its programs, and the program's slot. Pure, except for
-secrets."""
+of the machine (`HostFacts`), the settings for all its programs, and the slot of the program's replica (its
+directory, address and devices). Pure, except for secrets."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -83,12 +83,13 @@ class HasBuildPlace(Protocol):
     """Optional interface of an engine that provides the `BuildPlace` of its machine."""
 
     def build_place(self) -> BuildPlace:
-        """Return the machine's build place. Raises EngineUnavailable before `start`."""
+        """Return the part of the machine's file system that the service's own sandboxes see. Raises
+        EngineUnavailable before `start`."""
         ...
 
 
 class SharedPaths(Struct, frozen=True):
-    """The settings that all launch documents of one engine share."""
+    """The settings that are the same in all launch documents (the inputs of shims) of one engine."""
 
     #: Directories whose contents programs must not see.
     hidden: tuple[Path, ...] = ()
@@ -113,7 +114,7 @@ class Where(Struct, frozen=True):
     host: HostFacts
     shared: SharedPaths
     slot: Slot
-    #: The slot's directory.
+    #: The replica's directory.
     directory: Path
     #: The gang's hosts file.
     hosts: Path
@@ -162,13 +163,13 @@ The whole directory is hidden, because a restarted daemon creates a new socket."
 
 
 Revealed = tuple[LaunchPlan, tuple[str, ...]]
-"""A plan that contains its secrets, and the texts to mask in its log."""
+"""A launch plan that contains its secrets, and the texts to mask in its program's log."""
 
 
 async def reveal_secrets(
     plans: Sequence[LaunchPlan], secrets: SecretSource | None
 ) -> list[Revealed]:
-    """Put secrets into plans. Called just before the plans go to a shim, and nowhere else.
+    """Put secrets into launch plans. Called just before the plans go to a shim, and nowhere else.
 
     Returns the plans in the same order, each with the texts to mask in its log. Plans without secrets are
     returned unchanged and without waiting. Raises the errors of `SecretSource.values`.
@@ -199,8 +200,9 @@ def launch_document(
     warm_start: Callable[[LaunchPlan, HostFacts, Mapping[str, str]], protocol.WarmStart]
     | None = None,
 ) -> protocol.LaunchDocument:
-    """Build the launch document. `masked`: texts to mask in the log. `warm_start`: function that returns the
-    settings of a warm start for a program's environment; None = all programs start cold."""
+    """Build the launch document, which is a shim's input for the start of a program. `masked`: texts to mask
+    in the log. `warm_start`: function that returns the settings of a warm start for a program's environment;
+    None = all programs start cold."""
     slot, host, shared, image = where.slot, where.host, where.shared, plan.software.image
     edits = DeviceEdits()
     if host.gpus or slot.devices is not None:
@@ -502,8 +504,8 @@ def _reducer_variables(plan: LaunchPlan, processors: float | None) -> dict[str, 
 def _slot_variables(
     plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool
 ) -> dict[str, str]:
-    """Return the variables whose values depend on the slot. They override the plan's variables, except for
-    those that the job may set."""
+    """Return the variables whose values depend on the replica's directory, address and devices (its slot).
+    They override the plan's variables, except for those that the job may set."""
     chosen = dict(plan.environ)
     environ: dict[str, str] = {} if namespaced else _report_variables(files, chosen)
     environ |= {"PYTHONUNBUFFERED": chosen.get("PYTHONUNBUFFERED", "1"), "HOSTNAME": slot.hostname}

@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 Key = tuple[JobUid, int, ReplicaId]
 
 PLAN = "plan.json"
-"""Name of a file in a slot: the launch document of the slot's latest incarnation, without secrets, and the
-path of its files. The file's modification time is the autopsy's creation time."""
+"""Name of a file in a replica's directory: the launch document (the shim's input) of the latest incarnation,
+without secrets, and the path of its files. The file's modification time is the autopsy's creation time."""
 _NO_SUCH = "no files of it are kept; `trainshed jobs describe JOB` lists the autopsies"
 _GPUS = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
 MAX_BYTES = 10 << 30
@@ -106,15 +106,17 @@ class Autopsies:
         await self._tasks.close()
 
     async def note(self, started: Mapping[Path, protocol.Message]) -> None:
-        """Store the launch documents of programs that were started, by slot directory. If a program fails,
-        its autopsy needs this document. The documents contain no secrets, because only this process may know
-        them. If the service is killed before this call, the programs get no autopsies."""
+        """Store the launch documents (the inputs of shims) of programs that were started, by the replica's
+        directory. If a program fails, its autopsy needs this document. The documents contain no secrets,
+        because only this process may know them. If the service is killed before this call, the programs get
+        no autopsies."""
         if self._ttl:
             await asyncio.to_thread(_note, started)
 
     def keep(self, job_uid: JobUid, attempt: int, failed: Mapping[ReplicaId, Path]) -> None:
-        """Turn the slots of an attempt's failed replicas into autopsies. The caller then deletes the other
-        slots. No process of the attempt is alive. `failed`: directory of each slot."""
+        """Turn the directories of an attempt's failed replicas into autopsies. The caller then deletes the
+        directories of the other replicas. No process of the attempt is alive. `failed`: directory of each
+        failed replica."""
         if not self._ttl or not failed:
             return
         for replica, slot in failed.items():
@@ -123,7 +125,7 @@ class Autopsies:
             key = job_uid, attempt, replica
             directory = self._directory(key)
             try:
-                # All slots of the gang share the hosts file, so keep a link to it.
+                # All replicas of the gang share the hosts file, so keep a link to it.
                 with contextlib.suppress(OSError):
                     os.link(slot.parent / protocol.HOSTS, slot / protocol.HOSTS)
                 directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

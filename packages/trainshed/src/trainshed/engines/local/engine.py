@@ -66,7 +66,7 @@ _WARM_IDLE = 600.0
 _PINGS_PER_LEASE = 3
 """Number of pings that are sent to a shim within a lease."""
 _RETRY_INTERVAL = 1.0
-"""Seconds before the next probe of a slot whose files cannot be read or written."""
+"""Seconds before the engine probes a replica again whose files cannot be read or written."""
 
 
 class LocalEngine:
@@ -137,16 +137,18 @@ class LocalEngine:
         self._sweeper.schedule()
 
     async def _adopt(self) -> None:
-        """Create slot handles for the slots that an earlier service recorded, and determine the state of each
-        slot."""
+        """Create handles for the replicas' slots (directories) that an earlier service recorded, and
+        determine the state of each."""
         for key, slots in await asyncio.to_thread(lambda: list(self._layout.gangs())):
             if slots:
                 self._gangs.add(*key, slots)
             else:
-                # The attempt has no slots, so none of its programs ever ran. Delete its directory.
+                # No slots are recorded for the attempt, so none of its programs ever ran. Delete its
+                # directory.
                 self._layout.discard(*key)
         async for some in in_turns(tuple(self._gangs.slot_handles()), _BATCH):
-            # Use one thread for all slots of a batch: switching threads takes longer than reading a slot.
+            # Use one thread for all slots (replicas' directories) of a batch: switching threads takes longer
+            # than reading a slot.
             latest = await asyncio.to_thread(list, map(probe_latest, some))
             for slot_handle, standing in zip(some, latest, strict=True):
                 if standing is not None:
@@ -187,7 +189,7 @@ class LocalEngine:
         await self.launch_revealed([*begun, *await reveal_secrets(starting, self._options.secrets)])
 
     async def launch_revealed(self, shown: Sequence[Revealed]) -> None:
-        """Launch plans like `launch`. The plans already contain their secrets."""
+        """Start programs like `launch`. The launch plans already contain their secrets."""
         fresh = await self._documents(await self._starting(shown))
         for slot_handle, incarnation, document in fresh:
             slot_handle.start_incarnation(incarnation, document)
@@ -200,7 +202,8 @@ class LocalEngine:
                     # The start failed. Start the other programs nevertheless. The reconciler tries this start
                     # again, or reports the end of the replica.
                     self._reconciler.reconcile(slot_handle)
-        # Only the autopsy of a failed program needs this document, so the starts do not wait for the write.
+        # Only the autopsy of a failed program needs its launch document, so the starts do not wait for the
+        # write.
         await self._autopsies.note({handle.directory: document for handle, _, document in fresh})
 
     async def stop(
@@ -312,8 +315,8 @@ class LocalEngine:
     async def _starting(
         self, shown: Sequence[Revealed]
     ) -> list[tuple[SlotHandle, LaunchPlan, tuple[str, ...]]]:
-        """Return the plans to start, each with its slot. For other plans, report the known state. Raises
-        LaunchRejected."""
+        """Return the launch plans of programs to start, each with the replica's slot. For other plans, report
+        the known state. Raises LaunchRejected."""
         places = [
             (self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica), plan, masked)
             for plan, masked in shown
@@ -337,7 +340,8 @@ class LocalEngine:
     async def _documents(
         self, starting: Sequence[tuple[SlotHandle, LaunchPlan, tuple[str, ...]]]
     ) -> list[tuple[SlotHandle, int, protocol.Message]]:
-        """Return the launch documents of the plans. Raises EngineUnavailable."""
+        """Return the launch documents (the inputs of shims) for these launch plans. Raises EngineUnavailable.
+        """
         documents: list[tuple[SlotHandle, int, protocol.Message]] = []
         hosts: dict[tuple[JobUid, int], Path] = {}
         async for some in in_turns(starting, _BATCH):
@@ -376,7 +380,7 @@ class LocalEngine:
         self._reconciler.reconcile(slot_handle)
 
     async def _fork(self, slot_handle: SlotHandle) -> None:
-        """Request the slot's shim from the zygote, and listen to the shim from its start. Raises
+        """Request a shim for a replica from the zygote, and listen to the shim from its start. Raises
         EngineUnavailable, OSError."""
         ours, theirs = socket.socketpair()
         with theirs:
@@ -398,11 +402,12 @@ class LocalEngine:
 
 
 class Reconciler:
-    """Determines the state of slots that have no connection to their shim. Also ends slots whose shim has
-    been silent for longer than its lease.
+    """Determines the state of replicas whose shim is not connected. Also ends replicas whose shim has been
+    silent for longer than its lease.
 
-    There is one task per slot without a connection, and one timer that pings all shims. The reconciler counts
-    unanswered pings, not elapsed time. So no lease expires because the service or the machine was suspended.
+    There is one task per replica without a connection, and one timer that pings all shims. The reconciler
+    counts unanswered pings, not elapsed time. So no lease expires because the service or the machine was
+    suspended.
     """
 
     def __init__(
@@ -413,7 +418,7 @@ class Reconciler:
         lease: float,
     ) -> None:
         self._slot_handles = slot_handles
-        #: Requests a shim for a slot from the zygote.
+        #: Requests a shim for a replica from the zygote.
         self._request = request
         #: Called if a shim that was requested from the zygote has not started before the next ping.
         self._request_not_started = unborn
@@ -423,7 +428,7 @@ class Reconciler:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Start the timer for the pings. It runs while any slot is live."""
+        """Start the timer for the pings. It runs while any replica is live."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._lease / _PINGS_PER_LEASE, self._ping_all)
@@ -444,7 +449,7 @@ class Reconciler:
             self._request_not_started()
 
     def reconcile(self, slot_handle: SlotHandle) -> None:
-        """Start a task that determines the state of a slot without a connection to its shim. The slot's
+        """Start a task that determines the state of a replica whose shim is not connected. The replica's
         program may have ended."""
         work = partial(self._reconcile, slot_handle, slot_handle.incarnation)
         what = f"job {slot_handle.job_uid}: looking into {slot_handle.slot.replica}"

@@ -1,5 +1,5 @@
-"""Allocates the slots of gangs. Chooses the address, port, GPUs and users of each slot. Records, moves and
-releases slots."""
+"""Allocates the slots of gangs. A slot is a replica's directory, address, port, GPUs and users. Chooses,
+records, moves and releases slots."""
 
 import asyncio
 import hashlib
@@ -23,8 +23,8 @@ from trainshed.replica.sandbox import users
 Gang = Mapping[ReplicaId, SlotHandle]
 
 _BATCH: Final = 8
-"""Number of slot directories to create before other tasks get a turn on the event loop. After many deletions,
-ext4 takes a third of a millisecond for each."""
+"""Number of replicas' directories to create before other tasks get a turn on the event loop. After many
+deletions, ext4 takes a third of a millisecond for each."""
 
 _FIRST_ADDRESS = 127 << 24 | 64 << 16
 _ADDRESSES = 1 << 22
@@ -40,7 +40,8 @@ _USER_RANGES = 4000
 
 
 class Gangs:
-    """Contains the slot handles of all slots of an engine, and allocates and releases the slots."""
+    """Contains the handles of all slots of an engine, and allocates and releases the slots. A slot is a
+    replica's directory, address and devices."""
 
     def __init__(
         self,
@@ -76,11 +77,12 @@ class Gangs:
         return tuple(self._gangs)
 
     def of(self, job_uid: JobUid, attempt: int) -> Gang:
-        """Return the slot handles of an attempt. The result is empty if the attempt has no slots."""
+        """Return the handles of the replicas' slots of an attempt. The result is empty if the attempt has no
+        slots."""
         return self._gangs.get((job_uid, attempt), {})
 
     def slot_handle(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> SlotHandle:
-        """Return the slot handle of a replica. Raises LaunchRejected if it has no slot."""
+        """Return the handle of a replica's slot. Raises LaunchRejected if it has no slot."""
         if slot_handle := self.of(job_uid, attempt).get(replica):
             return slot_handle
         raise LaunchRejected(
@@ -162,7 +164,7 @@ class Gangs:
             slots[request.replica] = slot
             stay.append(slot)
         try:
-            # Delete the files first. Otherwise a crash could leave a new slot with the old files.
+            # Delete the files first. Otherwise a crash could leave a moved replica with the old files.
             for slot_handle in moving:
                 self._layout.discard_files(slot_handle.directory)
         except OSError as error:
@@ -175,7 +177,7 @@ class Gangs:
             slot_handle.slot = slots[request.replica]
 
     def release(self, job_uid: JobUid, attempt: int) -> None:
-        """Release the slots of an attempt (see `Engine.release`)."""
+        """Release the slots (directories and addresses) of an attempt's replicas (see `Engine.release`)."""
         gang = self.of(job_uid, attempt)
         if live := [str(replica) for replica, slot_handle in gang.items() if slot_handle.is_live]:
             raise EngineUnavailable(
@@ -196,7 +198,7 @@ def new_slots(
     kept: Iterable[int] | None = None,
     shared: str | None = None,
 ) -> tuple[Slot, ...]:
-    """Choose the slots of a gang.
+    """Choose the slots (addresses, ports, GPUs and users) of a gang's replicas.
 
     - `identity`: distinguishes this service from other services on the machine.
     - `taken`: slots in use.
@@ -239,13 +241,13 @@ def new_slots(
 
 
 def move_slot(slot: Slot, request: SlotRequest, others: Iterable[Slot], shares: Shares) -> Slot:
-    """Return a replica's slot after a move to another node. The slot keeps its names (spec/failures), and
-    gets GPUs of the new node."""
+    """Return a replica's slot after a move to another node. It keeps the replica's hostname, address and port
+    (spec/failures), and gets GPUs of the new node."""
     return replace(slot, node=request.node, devices=_devices(request, others, shares))
 
 
 def _devices(request: SlotRequest, others: Iterable[Slot], shares: Shares) -> str | None:
-    """Return the devices of a slot, or None if the replica requests none."""
+    """Return the devices of a replica, or None if it requests none."""
     if not request.accelerators:
         return None
     taken = (slot.devices for slot in others if slot.node == request.node)

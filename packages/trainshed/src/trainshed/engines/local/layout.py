@@ -21,7 +21,8 @@ from trainshed.replica import protocol
 from trainshed.replica.system import durable
 
 SLOTS = "slots.json"
-"""Name of the file in an attempt's directory that lists its slots, by replica."""
+"""Name of the file in an attempt's directory that lists the slots of its replicas (addresses, ports, devices,
+users)."""
 _MIN_FREE_BYTES, _MIN_FREE_FILES = 1 << 20, 100
 """Free space needed to start a program. A shim on a full disk fails, which costs its job a retry."""
 
@@ -56,8 +57,9 @@ class Layout:
         return self.slots / f"{job_uid}/{attempt}"
 
     def gangs(self) -> Iterator[tuple[tuple[JobUid, int], tuple[Slot, ...]]]:
-        """Yield every attempt that has a directory, in any order, with its slots. The slots are empty if none
-        are recorded. Removes the directories of jobs without attempts."""
+        """Yield every attempt that has a directory, in any order, with the recorded slots of its replicas
+        (addresses, ports, devices). The slots are empty if none are recorded. Removes the directories of jobs
+        without attempts."""
         for job in self.slots.iterdir():
             if job.name.isdigit():
                 attempts = [entry.name for entry in job.iterdir() if entry.name.isdigit()]
@@ -70,15 +72,15 @@ class Layout:
                     yield key, tuple(Slot(ReplicaId.parse(name), **slots[name]) for name in slots)
 
     def create_slots(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
-        """Create the directories of these slots. Call this before `write` records the slots."""
+        """Create the directories of these replicas. Call this before `write` records their slots."""
         directory = self.attempt(job_uid, attempt)
         directory.mkdir(parents=True, exist_ok=True)
         for slot in slots:
             (directory / str(slot.replica)).mkdir(mode=0o700, exist_ok=True)
 
     def write(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
-        """Record the attempt's slots atomically. The file is not synced, because a power failure that loses
-        it also ends the processes."""
+        """Record the slots of the attempt's replicas (addresses, ports, devices) atomically. The file is not
+        synced, because a power failure that loses it also ends the processes."""
         directory = self.attempt(job_uid, attempt)
         fields = {str(slot.replica): asdict(slot) for slot in slots}
         for own in fields.values():
@@ -98,7 +100,7 @@ class Layout:
 
     def mark_stopped(self, job_uid: JobUid, attempt: int) -> None:
         """Record durably that no program of the attempt may start any more. Does nothing if the attempt's
-        slots were released. Blocks for a disk write."""
+        directory was deleted. Blocks for a disk write."""
         with contextlib.suppress(FileNotFoundError):
             durable.write(str(self.attempt(job_uid, attempt) / protocol.STOPPED), "")
 

@@ -33,7 +33,7 @@ class Options(SharedPaths, frozen=True):
     #: The machine's hosts file, for the engine to write. Set only if one gang has the whole machine; None =
     #: other software also uses the file.
     hosts_file: Path | None = None
-    #: Resolves the secrets that plans refer to; None = plans may not refer to secrets.
+    #: Resolves the secrets that launch plans refer to; None = plans may not refer to secrets.
     secrets: SecretSource | None = None
     #: Number of virtual nodes of the machine.
     nodes: int = 1

@@ -1,4 +1,5 @@
-"""The engine's view of one slot: its incarnation, that incarnation's state, and the last report about it.
+"""The engine's view of one slot, which is a replica's directory, address and devices: its incarnation, that
+incarnation's state, and the last report about it.
 
 A slot is in one of three states: its end is known, its shim is connected, or its state must be determined
 (`engine.Reconciler`). After a lost connection, the state must be determined. An end is final until the next
@@ -80,8 +81,8 @@ Finding = Over | socket.socket | Unclear
 
 
 def probe_latest(slot_handle: "SlotHandle") -> tuple[int, Finding] | None:
-    """Determine the state of the latest incarnation that was started in this slot. Returns None if none was
-    started."""
+    """Determine the state of the latest incarnation of a replica, from the files of its slot. Returns None if
+    none was started."""
     entries = journal.Entries(str(slot_handle.directory))
     if not entries.latest:
         return None
@@ -142,7 +143,7 @@ class SlotHandle:
         self.directory = directory
         #: The number of the latest incarnation; 0 = none was launched yet.
         self.incarnation = 0
-        #: Launch document of the incarnation; None = this service has not started it.
+        #: Launch document (the shim's input) of the incarnation; None = this service has not started it.
         self.plan: protocol.Message | None = None
         self.retries_left = _RETRIES
         #: Whether the shim did not respond and is being killed.
@@ -163,7 +164,7 @@ class SlotHandle:
 
     @property
     def key(self) -> tuple[JobUid, int, ReplicaId]:
-        """(job, attempt, replica) of the slot."""
+        """The slot's replica, as (job, attempt, replica)."""
         return self.job_uid, self.attempt, self.slot.replica
 
     @property
@@ -188,7 +189,7 @@ class SlotHandle:
 
     @property
     def is_awaiting_start(self) -> bool:
-        """Whether the slot is live, and this service has no report that the program has started."""
+        """Whether the replica is live, and this service has no report that the program has started."""
         return self.is_live and not self._started
 
     def start_incarnation(self, incarnation: int, plan: protocol.Message | None = None) -> None:
@@ -397,7 +398,7 @@ class SlotHandle:
             case "refused":
                 if message["cause"] == protocol.REFUSED_STOPPED:
                     self.lose(protocol.NEVER_STARTED)
-                else:  # The slot's files are newer than this service's information: read them.
+                else:  # The replica's files are newer than this service's information: read them.
                     self.retries_left = 0
                     self._handle_disconnection()
             case other:

@@ -1,5 +1,5 @@
-"""Deletes the directories of released slots and autopsies after they were moved into the trash. A child
-process deletes them, because large trees take long. Each call of `schedule` starts at most one sweep."""
+"""Deletes the directories of replicas and autopsies after they were moved into the trash. A child process
+deletes them, because large trees take long. Each call of `schedule` starts at most one sweep."""
 
 import asyncio
 import contextlib

@@ -26,7 +26,7 @@ class Notes:
         notify: Callable[[protocol.Message], None],
         retries: growing_files.DiskRetries,
     ) -> None:
-        #: Writes a note to the slot's journal.
+        #: Writes a note to the journal of the replica, a file in its directory.
         self._keep = keep
         #: Sends a message to all listeners.
         self._notify = notify

@@ -45,9 +45,9 @@ class View:
         process has already left the machine's view (`detach`, `own_devices`) and sees its own processes in
         /proc."""
         self._isolation = isolation
-        #: The slot's directory, visible at its own path even if its parents are hidden.
+        #: The replica's directory, visible at its own path even if its parents are hidden.
         self._files = files
-        #: A directory of the slot for preparing mounts; created if necessary.
+        #: A directory in the replica's directory for preparing mounts; created if necessary.
         self._scratch = scratch
         #: Directory for the program's changes to its container image.
         self._layer = layer
@@ -83,7 +83,8 @@ class View:
         return self.owners.handle if self.owners is not None else None
 
     def find_hidden(self) -> None:
-        """Find the directories that the view must hide, without changes to the slot. Raises OSError."""
+        """Find the directories that the view must hide, without changes to the replica's directory. Raises
+        OSError."""
         if not self._isolation.image:
             self._mounts += self._root_mounts()
             ways = {*self._isolation.hidden, *self._closed_directories(), *slurm_step_directories()}

@@ -14,9 +14,9 @@ _RETRY_INTERVAL = 0.2
 
 
 def listen() -> socket.socket:
-    """Open the socket for services in the slot's directory, which must be the current directory. The socket
-    is bound by its file name, because a full path may be too long for a socket address."""
-    # The file does not exist in the first incarnation of the slot.
+    """Open the socket for services in the replica's directory, which must be the current directory. The
+    socket is bound by its file name, because a full path may be too long for a socket address."""
+    # The file does not exist in the first incarnation of the replica.
     with contextlib.suppress(FileNotFoundError):
         os.unlink(protocol.SOCKET)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -28,7 +28,8 @@ def listen() -> socket.socket:
 
 
 def connect(slot: str) -> socket.socket:
-    """Open a connection to the shim of a slot. Does not block. Raises OSError if no shim listens."""
+    """Open a connection to the shim of the replica in the directory `slot`. Does not block. Raises OSError if
+    no shim listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # A shim that no longer accepts connections must not make its caller wait.
     connection.setblocking(False)

@@ -29,8 +29,9 @@ from trainshed.replica.system import cgroups, processes
 
 
 def try_lock(slot: str) -> int:
-    """Take the exclusive lock of a slot without waiting. Return the lock's file descriptor, or -1 if another
-    process has the lock. Creates the journal if it does not exist. Raises OSError."""
+    """Take the exclusive lock of a replica's directory without waiting. Return the lock's file descriptor, or
+    -1 if another process has the lock. Creates the journal, the locked file, if it does not exist. Raises
+    OSError."""
     path = os.path.join(slot, protocol.JOURNAL)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -42,7 +43,7 @@ def try_lock(slot: str) -> int:
 
 
 def release(lock: int) -> None:
-    """Release the slot's lock, for all processes that inherited it."""
+    """Release the lock of a replica's directory, for all processes that inherited it."""
     fcntl.flock(lock, fcntl.LOCK_UN)
     os.close(lock)
 
@@ -62,17 +63,17 @@ def append(lock: int, entry: dict[str, Any]) -> None:
 
 
 class Entries:
-    """The content of a slot's journal at one moment."""
+    """The content of a replica's journal, its file of starts and attempt records, at one moment."""
 
     def __init__(self, slot: str) -> None:
-        """Read the journal. A slot without one has never been used."""
+        """Read the journal in a replica's directory. A directory without a journal has never been used."""
         #: The highest started incarnation; 0 if none.
         self.latest = 0
         #: The control groups of the latest incarnation that recorded them.
         self.groups: list[str] = []
         #: Process ID and start (`protocol.process_start`) of the latest incarnation's shim; 0 = none.
         self.shim = (0, 0)
-        #: Whether this slot's directory is a copy of the directory in which the latest incarnation was
+        #: Whether the replica's directory is a copy of the directory in which the latest incarnation was
         #: started. The processes in the journal then belong to the original, and are not killed.
         self.is_copied = False
         self._records: dict[int, protocol.Message] = {}
@@ -134,8 +135,8 @@ class StartRejected(Exception):
 
 
 class Claim:
-    """The right to run one incarnation, through the lock of the slot's journal. It ends with `release`, or
-    when all processes that inherited the lock have exited."""
+    """The right to run one incarnation of a replica, through the lock of its journal file. It ends with
+    `release`, or when all processes that inherited the lock have exited."""
 
     def __init__(self, incarnation: int, lock: int) -> None:
         self._incarnation = incarnation
@@ -170,8 +171,9 @@ class Shim(NamedTuple):
 
 
 def claim(incarnation: int, shim: Shim) -> Claim:
-    """Claim the slot in the current directory for a new incarnation. Waits up to `_LOCK_TIMEOUT` for the end
-    of the previous incarnation. Raises StartRejected, or OSError if the start cannot be recorded.
+    """Take the lock of the current directory, which is a replica's slot, for a new incarnation. Waits up to
+    `_LOCK_TIMEOUT` for the end of the previous incarnation. Raises StartRejected, or OSError if the start
+    cannot be recorded.
 
     A service that stops an attempt first writes a mark and then checks whether the lock is taken. A shim
     first takes the lock and then checks for the mark. In this order, at least one of them detects the other.

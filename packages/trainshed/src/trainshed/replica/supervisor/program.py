@@ -75,8 +75,8 @@ def limit_processes(limit: int) -> None:
 
 
 def install_python(files: str, template: str) -> None:
-    """Copy the template of a Python environment into the slot, unless an earlier incarnation has copied
-    it."""
+    """Copy the template of a Python environment into the replica's directory, unless an earlier incarnation
+    has copied it."""
     target = os.path.join(files, PYTHON)
     if not os.path.lexists(target) or _remove_non_directory(target):
         # Create the copy outside `files`, where the program cannot place links.

@@ -43,7 +43,7 @@ _GRACE_TEXT = (
 
 
 class Shim:
-    """The supervisor of one program: an event loop with one thread, in the slot's directory. It writes the
+    """The supervisor of one program: an event loop with one thread, in the replica's directory. It writes the
     log. The journal and the sidecars write all other files."""
 
     # `_prepare` creates both attributes before the program runs.

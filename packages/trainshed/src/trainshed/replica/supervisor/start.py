@@ -127,7 +127,7 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
     incarnation has ended."""
     main, warden = enclosed.main, enclosed.warden
     if not isinstance(main, OSError):
-        # Send the order now: the main process starts with work that does not need the slot.
+        # Send the order now: the main process starts with work that does not need the replica's directory.
         main.send(order)
     slot, plan = protocol.parse_order(order)
     os.chdir(slot)

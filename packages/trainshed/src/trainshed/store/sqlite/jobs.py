@@ -72,14 +72,16 @@ _OF_A_JOB = (
 
 
 def work_writer(made: NewWork) -> Callable[[sqlite3.Connection], None]:
-    """Return a function that stores a new work in a transaction. The work is encoded before the function is
-    returned, so that the writer's thread does not have to encode it. The function raises AlreadyExists if the
-    name was used before, and Unavailable if the UID is already in use."""
+    """Return a function that stores a new job, tuning job or pipeline in a transaction.
+
+    It is encoded before the function is returned, so that the writer's thread does not have to encode it. The
+    function raises AlreadyExists if the name was used before, and Unavailable if the UID is already in use.
+    """
     job = made.job
     parameters = work_parameters(job)
     output = job.spec.output if isinstance(job, Job) else None
-    # An ID that is the work's UID needs no reservation. Each UID is used only once, and an ID that a client
-    # chooses begins with a letter (facts/limits#ids).
+    # An ID that is the record's own UID needs no reservation. Each UID is used only once, and an ID that a
+    # client chooses begins with a letter (facts/limits#ids).
     is_chosen = job.name.job_id != str(job.uid)
 
     def is_taken(connection: sqlite3.Connection) -> bool:
@@ -111,7 +113,8 @@ def _name_taken_error(job: Work) -> AlreadyExists:
 
 
 def put_labels(connection: sqlite3.Connection, work: Work) -> None:
-    """Store the labels of a work and the address of its responsible user. Filters of lists use them."""
+    """Store the labels of a job, tuning job or pipeline, and the address of its responsible user. Filters of
+    lists use them."""
     for key, value in (*work.labels, (PERSON, person_of(work.creator))):
         connection.execute(_WORKS["insert_label"], {"uid": work.uid, "key": key, "value": value})
 
@@ -119,7 +122,7 @@ def put_labels(connection: sqlite3.Connection, work: Work) -> None:
 def append_timeline(
     connection: sqlite3.Connection, uid: JobUid, entries: Iterable[TimelineEntry]
 ) -> None:
-    """Add entries to the timeline of a work. Does not check whether the work exists."""
+    """Add entries to the timeline of a job, tuning job or pipeline. Does not check whether it exists."""
     rows = [
         {
             "uid": uid,
@@ -137,8 +140,9 @@ class Intake(Port):
     """The writes that requests cause."""
 
     async def create(self, *made: NewWork) -> None:
-        """Store all of these new works with generation 1, or none. Raise AlreadyExists if a name was ever
-        used in the project, even by a job that was deleted. Raise Unavailable if a UID is already in use."""
+        """Store all of these new jobs, tuning jobs and pipelines with generation 1, or none. Raise
+        AlreadyExists if a name was ever used in the project, even by a job that was deleted. Raise
+        Unavailable if a UID is already in use."""
         stores = tuple(map(work_writer, made))
 
         def work(connection: sqlite3.Connection) -> None:
@@ -180,12 +184,12 @@ class Intake(Port):
         return await self._writer.run("order_drill", work)
 
     async def add_timeline_entry(self, uids: Sequence[JobUid], entry: TimelineEntry) -> None:
-        """Add a timeline entry to these works, whatever their state. The entry describes an action that does
-        not change the works. Works that no longer exist are skipped."""
+        """Add a timeline entry to these jobs, tuning jobs and pipelines, whatever their state. The entry
+        describes an action that does not change them. Those that no longer exist are skipped."""
 
         def work(connection: sqlite3.Connection) -> None:
             for uid in uids:
-                # Skip a work that another request has deleted together with its timeline.
+                # Skip a job that another request has deleted together with its timeline.
                 if connection.execute(_SQL["is_there"], {"uid": uid}).fetchone():
                     append_timeline(connection, uid, (entry,))
 
@@ -367,9 +371,8 @@ class Ledger(Port):
         return epoch
 
     async def create_admitted(self, epoch: int, made: NewWork) -> None:
-        """Store a new work with generation 1 together with its first step: `Intake.create` and a commit in
-        one transaction. Raises the errors of `Intake.create`, and StaleCommit if a newer epoch was acquired.
-        """
+        """Store a new job with generation 1 together with its first step: `Intake.create` and a commit in one
+        transaction. Raises the errors of `Intake.create`, and StaleCommit if a newer epoch was acquired."""
         store = work_writer(made)
 
         def work(connection: sqlite3.Connection) -> None:

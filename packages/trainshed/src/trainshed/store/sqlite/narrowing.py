@@ -43,18 +43,18 @@ _OF_COLLECTION: Final = (
 
 
 class Walk(Struct, frozen=True):
-    """Selects the works of a list with UIDs lower than the parameter `:below`."""
+    """Selects the jobs, tuning jobs and pipelines of a list with UIDs lower than the parameter `:below`."""
 
-    #: A statement that selects the UIDs of the works, newest first. Callers may append a LIMIT.
+    #: A statement that selects the UIDs in the list, newest first. Callers may append a LIMIT.
     sql: str
-    #: An SQL expression that is true if a row of `works` is in the list.
+    #: An SQL expression that is true if a row of the table `works` is in the list.
     test: str
-    #: Parameters for `sql` and `test`. Also `limit`, the maximum number of works in the result.
+    #: Parameters for `sql` and `test`. Also `limit`, the maximum number of UIDs in the result.
     parameters: Parameters
 
 
 def walk(query: JobQuery) -> Walk:
-    """Return the `Walk` that selects the works of `query`."""
+    """Return the `Walk` that selects the jobs, tuning jobs and pipelines of `query`."""
     parameters: Parameters = {"below": query.after or ABOVE_ALL_UIDS, "limit": query.limit}
     if query.project_id is None:
         return Walk(f"{_EVERYWHERE} ORDER BY uid DESC", "works.parent_uid = 0", parameters)
@@ -75,24 +75,26 @@ def walk(query: JobQuery) -> Walk:
 
 
 FEW_NEWEST: Final = 1_000
-"""Number of the newest works that are checked before an index is tried. This takes about 0.5 ms."""
+"""Number of the newest jobs, tuning jobs and pipelines that are checked before an index is tried. This takes
+about 0.5 ms."""
 MAX_STEPS: Final = 100_000
 """Maximum number of steps of SQLite's virtual machine for a search by index. This takes about 2 ms."""
 MAX_CHECKED_WORKS: Final = 50_000
-"""Maximum number of works that one call checks. This takes 10 to 25 ms."""
+"""Maximum number of jobs, tuning jobs and pipelines that one call checks. This takes 10 to 25 ms."""
 
 
 class FilteredPage(Struct, frozen=True):
     """One page of a filtered list."""
 
-    #: Works that meet the condition, newest first. There are at most `limit`.
+    #: UIDs of the jobs, tuning jobs and pipelines that meet the condition, newest first. There are at most
+    #: `limit`.
     uids: tuple[JobUid, ...]
-    #: Start of the next page: works below this UID were not checked yet. None = all works were checked.
+    #: Start of the next page: entries below this UID were not checked yet. None = all entries were checked.
     next_after: JobUid | None
 
 
 def filter_works(connection: sqlite3.Connection, through: Walk, where: Condition) -> FilteredPage:
-    """Return the next works of a list that meet `where`."""
+    """Return the next jobs, tuning jobs and pipelines of a list that meet `where`."""
     limit = int(through.parameters["limit"])
     uids = _among_newest(connection, through, where, FEW_NEWEST)
     if len(uids) == limit:
@@ -112,8 +114,8 @@ def filter_works(connection: sqlite3.Connection, through: Walk, where: Condition
 def _among_newest(
     connection: sqlite3.Connection, through: Walk, where: Condition, count: int
 ) -> tuple[JobUid, ...]:
-    """Return the works that meet `where`, among the next `count` works of the list `through`. The result has
-    at most as many works as a page (`:limit`)."""
+    """Return the jobs, tuning jobs and pipelines that meet `where`, among the next `count` entries of the
+    list `through`. The result has at most as many entries as a page (`:limit`)."""
     wanted = _Sql(dict(through.parameters))
     rows = connection.execute(
         f"SELECT works.uid FROM ({through.sql} LIMIT {count}) AS newest "
@@ -126,9 +128,10 @@ def _among_newest(
 def _by_index(
     connection: sqlite3.Connection, through: Walk, where: Condition
 ) -> tuple[JobUid, ...] | None:
-    """Return the next works that meet `where`, or None if SQLite needs more than `MAX_STEPS` steps."""
+    """Return the next jobs, tuning jobs and pipelines that meet `where`, or None if SQLite needs more than
+    `MAX_STEPS` steps."""
     wanted = _Sql(dict(through.parameters), leads=True)
-    # The plus sign prevents SQLite from using the location's index, which would be slow because many works
+    # The plus sign prevents SQLite from using the location's index, which would be slow because many jobs
     # share a location.
     place = through.test.replace("works.", "+works.")
     connection.set_progress_handler(lambda: 1, MAX_STEPS)
@@ -151,19 +154,21 @@ class _Sql(Struct):
     """Translates conditions to SQL. Values become parameters. They are never part of the SQL text."""
 
     parameters: Parameters
-    #: Whether SQLite may use an index to find works by label. Otherwise, it checks the labels of each work.
+    #: Whether SQLite may use an index to find jobs by label. Otherwise, it checks the labels of each job.
     leads: bool = False
     _numbers: Iterator[int] = field(default_factory=lambda: iter(range(10**6)))
 
     def test(self, where: Condition) -> str:
-        """Return an SQL expression that is true for rows of `works` that meet the condition."""
+        """Return an SQL expression that is true for rows of the table `works` (jobs, tuning jobs and
+        pipelines) that meet the condition."""
         match where:
             case Equal(Column.STATE, value):
                 return f"works.state = {self._value(value)}"
             case Equal(Column.DISPLAY_NAME, value):
                 return f"works.display_name = {self._value(value)}"
             case Equal(_, job_id):
-                # A work's ID is either an ID that a client chose, or the work's UID. Search for both.
+                # The ID of a job, tuning job or pipeline is either an ID that a client chose, or its UID.
+                # Search for both.
                 value = self._value(job_id)
                 return (
                     "works.uid IN (SELECT uid FROM job_names INDEXED BY job_names_chosen "

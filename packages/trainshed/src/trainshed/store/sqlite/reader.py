@@ -1,4 +1,5 @@
-"""Reads works, operations, nodes, quotas and usage from SQLite. All parts of the service use it."""
+"""Reads jobs, tuning jobs, pipelines, operations, nodes, quotas and usage from SQLite. All parts of the
+service use it."""
 
 import json
 import sqlite3
@@ -96,18 +97,20 @@ class Reader(Port):
     async def counts(
         self, project_id: str | None, states: Sequence[str], most: int
     ) -> Mapping[str, int]:
-        """Return the number of works in each of these states. Only works that clients created are counted.
-        The count for each state is at most `most`. `project_id`: None = all projects."""
+        """Return the number of jobs, tuning jobs and pipelines in each of these states. Only those that
+        clients created are counted. The count for each state is at most `most`. `project_id`: None = all
+        projects."""
         parameters = {"project_id": project_id, "states": json.dumps(list(states)), "most": most}
         name = "counts" if project_id is None else "counts_of_project"
         return dict(self._all(name, parameters, lambda row: (row[0], row[1])))
 
     async def projects(self) -> tuple[str, ...]:
-        """Return the ids of the projects in which clients have created works, sorted."""
+        """Return the ids of the projects in which clients have created jobs, tuning jobs or pipelines,
+        sorted."""
         return tuple(self._all("projects", {}, lambda row: row[0]))
 
     async def children(self, parent: JobUid) -> tuple[Work, ...]:
-        """Return the works that the work `parent` created, oldest first."""
+        """Return the jobs and tuning jobs that the tuning job or pipeline `parent` created, oldest first."""
 
         def read(connection: sqlite3.Connection) -> tuple[Work, ...]:
             rows = connection.execute(_SQL["children"], {"parent": parent})

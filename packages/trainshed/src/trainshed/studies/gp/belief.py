@@ -30,7 +30,7 @@ from trainshed.studies.routines import Array, Positions
 from trainshed.studies.space import Space
 
 _MAX_FITTED_ROWS = 160
-"""Maximum rows for fitting hyperparameters. More rows hardly improve them."""
+"""Maximum number of trials for fitting hyperparameters. More trials hardly improve them."""
 
 _MAX_EVALUATIONS = 50
 """Maximum evaluations of the likelihood, from each start of the fit."""
@@ -40,7 +40,7 @@ _MAX_EVALUATIONS = 50
 class Belief:
     """The model of one metric."""
 
-    #: The rows of the trials with a value of every metric, among the model's trials, ascending.
+    #: Indexes of the trials with a value of every metric, among the model's trials, ascending.
     rows: Positions
     data: Data
     hyper: Hyperparameters
@@ -91,8 +91,8 @@ def successes(space: Space, shown: ModelTrials, points: Array) -> Posterior | No
 
 
 def _representative(labels: Array) -> Positions:
-    """Return the rows for fitting hyperparameters: all rows, or the best ones and an even selection of the
-    other ones."""
+    """Return the indexes of the trials for fitting hyperparameters: all trials, or the best ones and an even
+    selection of the other ones."""
     if len(labels) <= _MAX_FITTED_ROWS:
         return np.arange(len(labels), dtype=np.int64)
     order = np.argsort(-labels, kind="stable")

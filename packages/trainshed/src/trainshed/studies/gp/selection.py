@@ -33,7 +33,7 @@ class ModelTrials:
     #: Values of **all** completed trials by metric, to be maximized, shape (n, metrics). NaN marks a missing
     #: value.
     values: Array
-    #: The rows of the model's trials, ascending.
+    #: Indexes of the model's trials, ascending.
     rows: Positions
     #: The completed trials in the model.
     done: tuple[TrialData, ...]
@@ -77,7 +77,7 @@ def _values(spec: StudySpec, trial: TrialData) -> list[float]:
 
 
 def _rows(values: Array) -> Positions:
-    """Return the rows of the completed trials for the model, selected by `values`. With several metrics,
+    """Return the indexes of the completed trials for the model, selected by `values`. With several metrics,
     trials are compared by the sum of their ranks."""
     count = len(values)
     if count <= MAX_TRIALS:

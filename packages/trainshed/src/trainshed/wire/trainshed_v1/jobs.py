@@ -107,7 +107,7 @@ class JobSummary(Record, frozen=True):
     progress: "Progress | UnsetType" = UNSET
     #: Newest measurements. Present only if requested.
     trend: "Trend | UnsetType" = UNSET
-    #: The row of the failure table that decided the end of the job; "" = not finished.
+    #: Name of the row of the failure table that decided the end of the job; "" = not finished.
     rule: str = ""
     #: Number of requested machines and accelerators by type; for a tuning job, those of each trial.
     machines: Mapping[str, int] = {}
@@ -175,7 +175,7 @@ class JobList(Record, frozen=True):
 class Failure(Record, frozen=True):
     """The facts about a job's error."""
 
-    #: The row of the failure table that decided the end of the job.
+    #: Name of the row of the failure table that decided the end of the job.
     rule: str = ""
     cause: str = ""
     #: ID of the replica that failed; "" = the whole attempt failed.
