@@ -185,8 +185,8 @@ def vacate(gang: Gang, replicas: Iterable[ReplicaId]) -> GangRecord:
 
 
 def displaced_requests(gang: Gang, index: int, nodes: Container[str]) -> list[SlotRequest]:
-    """Return the slot requests of replicas whose node the cluster has removed from their allocation. `nodes`:
-    the remaining nodes of allocation number `index`."""
+    """Return new slot requests for replicas whose node the cluster has removed from their allocation. A slot
+    is a replica's position on the cluster. `nodes`: the remaining nodes of allocation number `index`."""
     return [
         slot.request
         for slot in gang.record.replica_slots
@@ -220,8 +220,8 @@ def has_to_move(gang: Gang, replica_slot: ReplicaSlot, node: str) -> bool:
 def include_pending(
     gang: Gang, moving: Sequence[SlotRequest], requests: Iterable[SlotRequest]
 ) -> list[SlotRequest]:
-    """Return the slot requests of further replicas that must be renewed, because they share a pending
-    allocation with a replica that moves.
+    """Return the slot requests (requests for positions on nodes) of further replicas that must be renewed,
+    because these replicas share a pending allocation with a replica that moves.
 
     Such an allocation includes nodes that the replicas leave, so the cluster might never grant it. Granted
     allocations do not change.

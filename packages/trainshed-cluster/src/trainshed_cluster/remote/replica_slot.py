@@ -28,13 +28,14 @@ class SlotState(enum.StrEnum):
 
     #: The replica has no slot (directory, address and resources) on its node yet.
     WAITING = "waiting"
-    #: The replica has a slot, and no program runs in it.
+    #: The replica has a slot (directory, address and resources), and no program runs in it.
     READY = "ready"
-    #: A program of the replica runs in the slot, or may run there.
+    #: A program of the replica runs on its node, or may run there.
     RUNNING = "running"
-    #: A program of the replica may run, but another agent has replaced the agent that allocated its slot.
+    #: A program of the replica may run, but another agent has replaced the agent that allocated its directory
+    #: and address.
     DETACHED = "detached"
-    #: The replica waits for another node, so no agent is needed for this slot.
+    #: The replica waits for another node, so its former node needs no agent for it.
     VACANT = "vacant"
 
     @property
@@ -46,7 +47,7 @@ class SlotState(enum.StrEnum):
 class SlotTrigger(enum.StrEnum):
     """The events that change a replica slot."""
 
-    #: The agent on the replica's node has allocated the replica's slot.
+    #: The agent on the replica's node has allocated the replica's slot: directory, address and resources.
     ALLOCATED = "allocated"
     #: An incarnation of the replica was launched.
     LAUNCHED = "launched"
@@ -102,7 +103,7 @@ class ReplicaSlot(msgspec.Struct, frozen=True, rename={"allocation_index": "part
     port: int | None = None
     #: The node that the caller requested, if the cluster has chosen a different node; otherwise None.
     wish: str | None = None
-    #: The replica waits for another node, so no agent is needed for this slot.
+    #: The replica waits for another node, so its former node needs no agent for it.
     is_vacant: bool = False
 
     @property

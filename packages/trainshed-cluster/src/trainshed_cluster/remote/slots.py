@@ -52,8 +52,8 @@ _MAX_NODE_NAMES = 3
 
 
 class SlotAllocator:
-    """Allocates the slots of gangs. If a caller stops waiting, the preparation of the gang's slots continues.
-    The next call of `prepare` waits for the same preparation."""
+    """Allocates the slots (positions on nodes) of gangs' replicas. If a caller stops waiting, the preparation
+    of the gang's slots continues. The next call of `prepare` waits for the same preparation."""
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents

@@ -429,7 +429,8 @@ async def create_job(visit: Visit, body: dict[str, Any], project: str, region: s
 
 
 async def explain_job(visit: Visit, body: dict[str, Any], project: str, region: str) -> Explanation:
-    """Return the plan of a job from its JSON, without creating it. Raises CallRejected."""
+    """Return the plan of a job (where and when it would run) from its JSON, without creating it. Raises
+    CallRejected."""
     request = {"api": api_of(body).value, "project": project, "location": region, "job": body}
     answer = await visit.do("POST", "jobs:explain", request)
     assert isinstance(answer, Explanation)

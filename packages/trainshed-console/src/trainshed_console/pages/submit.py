@@ -42,8 +42,8 @@ async def page(visit: Visit) -> View:
 
 
 async def check(visit: Visit) -> View:
-    """`POST /submit/check`: the faults of the form, or the plan of the job and commands for other
-    clients."""
+    """`POST /submit/check`: the faults of the form, or the plan of the job (where and when it would run) and
+    commands for other clients."""
     return await _form(visit, visit.form, "_submit_result.html")
 
 
@@ -98,7 +98,8 @@ async def json_page(visit: Visit) -> View:
 
 
 async def check_json(visit: Visit) -> View:
-    """`POST /submit/json/check`: the faults of the job, or its plan and commands for other clients."""
+    """`POST /submit/json/check`: the faults of the job, or its plan (where and when it would run) and
+    commands for other clients."""
     return await _json_form(visit, visit.form, "_submit_plan.html")
 
 

@@ -90,8 +90,9 @@ class NativeReducer:
         self._report = Report(64, 256 << 10)
 
     def add(self, handle: int) -> int:
-        """Serve the connection of a non-blocking socket, and return the connection's slot. The caller must
-        close the socket after `drop`. Raises OSError if the socket cannot be polled."""
+        """Serve the connection of a non-blocking socket, and return its slot, which is the connection's
+        number. The caller must close the socket after `drop`. Raises OSError if the socket cannot be polled.
+        """
         slot = self.functions.reducer_add(self.handle, handle)
         if slot < 0:
             raise OSError(-slot, os.strerror(-slot))

@@ -209,7 +209,8 @@ class JobCarrier:
                 if isinstance(instruction, PrepareRuntime | StartReplicas):
                     self._report_failure(instruction, repr(failure), Cause.SERVICE)
                     return True
-                # Retry without a limit, because nothing else can end the replica or release the slots.
+                # Retry without a limit, because nothing else can end the replica or release its slot (its
+                # position on a node).
                 delay = RETRY_INTERVAL
             if not await self._pause(delay):
                 return False

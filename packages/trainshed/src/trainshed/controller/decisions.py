@@ -91,7 +91,7 @@ class Decisions:
                 self._report(uid, event)
 
     def _report_from_thread(self, decisions: Sequence[Decision]) -> None:
-        """Report decisions from the thread, and process the changes since the start of the plan."""
+        """Report decisions of the scheduler's thread, and process the changes since the start of its plan."""
         if not self._is_closed:
             for uid, event in self._events(decisions):
                 self._report(uid, event)
@@ -104,7 +104,7 @@ class Decisions:
             return list(self._events(self.capacity.decide(self._now()), current))
         except Exception:
             # All exceptions are caught, because the caller has a job to store or to continue, even if the
-            # plan fails because of another job.
+            # scheduler fails because of another job.
             log.exception("the scheduler failed; it runs again at the next change")
             return []
 

@@ -150,8 +150,8 @@ def _sources(plan: SplitPlan, buckets: Storage) -> list[tuple[StoredObject, Data
                     f"the object {uri!r} no longer exists. Copy the file there, or create a dataset of other "
                     "files."
                 )
-            # Skip the plan's own directory: a wildcard may also match output of an earlier attempt, which
-            # must not be read.
+            # Skip the directory to which this step writes: a wildcard may also match output of an earlier
+            # attempt, which must not be read.
             for stored in (n for n in objects if not n.uri.startswith(f"{plan.directory}/")):
                 sources.setdefault(stored.uri, (stored, files))
     return list(sources.values())

@@ -161,9 +161,9 @@ class LinesWritten(Struct, frozen=True):
 
 
 class MetricsWritten(Struct, frozen=True):
-    """A new measurement of a trial's primary replica can be read. Emitted only for plans with
-    `watch_metrics`, and combined like `LinesWritten`. The last measurement is readable before the replica's
-    end is reported, even without an event."""
+    """A new measurement of a trial's primary replica can be read. Emitted only if `watch_metrics` of the
+    launch plan is set, and combined like `LinesWritten`. The last measurement is readable before the
+    replica's end is reported, even without an event."""
 
     job_uid: JobUid
     attempt: int

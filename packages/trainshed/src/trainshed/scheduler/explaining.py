@@ -57,7 +57,8 @@ SECOND = 10**9
 
 def explain_wait(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
     """Return the reason why the job, or a replica of it, has no node at `now` (ns). Return None if all its
-    replicas have nodes. The result describes the state after the last plan. No new plan is needed."""
+    replicas have nodes. The result describes the state after the scheduler's last plan. No new plan is
+    needed."""
     entry = snapshot.entries.get(uid)
     if entry is None or entry.state.leaving:
         return None
@@ -68,7 +69,8 @@ def explain_wait(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
 
 def preflight(snapshot: Snapshot, gang: GangRequest, now: Nanos) -> Preflight:
     """Return whether a gang outside the snapshot would start at once. The result contains the nodes, or the
-    reason if the gang would wait. Runs one plan and consumes the snapshot, so callers pass a copy."""
+    reason if the gang would wait. Runs one plan of the scheduler and consumes the snapshot, so callers pass a
+    copy."""
     snapshot.put(GangState(gang, waiting_since=now))
     at = position(snapshot, gang.uid)
     planned = plan(snapshot.copy(), now)

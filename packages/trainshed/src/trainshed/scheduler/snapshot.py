@@ -212,8 +212,8 @@ of dictionaries are copied as well."""
 
 
 class Snapshot:
-    """Nodes, quotas, gangs and the queue. Only the owner changes it, through its methods. A plan consumes a
-    copy."""
+    """Nodes, quotas, gangs and the queue. Only the component that owns it changes it, through its methods.
+    The scheduler's plan consumes a copy."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy

@@ -76,7 +76,8 @@ sys.exit(rule["exit_code"])
 
 
 class _AnyImage:
-    """A runtime catalog that accepts every image, because an image that a plan replaces may not exist."""
+    """A runtime catalog that accepts every image, because the image of a job whose program the emulator
+    replaces may not exist."""
 
     def __init__(self, catalog: RuntimeCatalog) -> None:
         self._catalog = catalog
@@ -97,7 +98,7 @@ class _AnyImage:
 
 
 class Emulation:
-    """The plan and the capture of one emulator."""
+    """The plan (the results of jobs) and the capture (the recorded requests) of one emulator."""
 
     def __init__(self, plan: Path | None, capture: Path | None) -> None:
         """`plan`: a JSON file with a list of rules. It is read again for each job, so that a test can change

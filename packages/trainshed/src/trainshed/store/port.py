@@ -1,5 +1,6 @@
-"""The inputs, results and errors of the store as values. Also the conditions that filter a list of works by
-their columns, without reading records (ADR 3). `sqlite.database.Store` defines the methods."""
+"""The inputs, results and errors of the store as values. Also the conditions that filter a list of jobs,
+tuning jobs and pipelines by their columns, without reading records (ADR 3). `sqlite.database.Store` defines
+the methods."""
 
 import enum
 from typing import Final, Generic, TypeVar

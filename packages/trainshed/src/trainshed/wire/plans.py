@@ -249,7 +249,8 @@ class Value(Struct, frozen=True):
 
     @property
     def plan(self) -> "Plan":
-        """The plan of a message type. It is compiled at its first use, because a type may contain itself."""
+        """The plan (the table for reading the JSON) of a message type. It is compiled at its first use,
+        because a type may contain itself."""
         return plan_of(self.message)
 
     @property
@@ -316,7 +317,7 @@ class Plan(Struct, frozen=True):
 
 @cache
 def plan_of(message: "Descriptor") -> Plan:
-    """Return the plan of a descriptor."""
+    """Return the plan of a message type: the table for reading its JSON."""
     fields = {field.number: Field.of(field) for field in message.fields}
     by_json_name = {field.json_name: field for field in fields.values()}
     by_name = {field.name: field for field in fields.values()}
@@ -326,7 +327,7 @@ def plan_of(message: "Descriptor") -> Plan:
 
 
 def plan_for(message: Message) -> Plan:
-    """Return the plan of a message."""
+    """Return the plan of a message: the table for reading the JSON of its type."""
     # The type stubs declare two Descriptor classes. This protobuf implementation has only one.
     return plan_of(cast("Descriptor", message.DESCRIPTOR))
 

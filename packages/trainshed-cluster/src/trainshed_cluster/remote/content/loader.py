@@ -2,9 +2,9 @@
 standard input.
 
 The module uses only Python 3.4 and the standard library, so that it can report unsuitable versions of Python.
-A header, the agent's document and an archive of code follow the module on the input (`bootstrap`). The agent
-confirms that it has read everything (`messages.DOCUMENT_READ`). Until then, the sender waits and can receive
-errors.
+A header, the agent's startup data (its document) and an archive of code follow the module on the input
+(`bootstrap`). The agent confirms that it has read everything (`messages.DOCUMENT_READ`). Until then, the
+sender waits and can receive errors.
 """
 
 import _imp
@@ -142,8 +142,8 @@ def _boot() -> bytes:
 
 
 def _replace_stdin(document: bytes) -> None:
-    """Replace standard input with a file in memory that contains the document. The file ceases to exist when
-    it is closed.
+    """Replace standard input with a file in memory that contains the agent's startup data (`document`). The
+    file ceases to exist when it is closed.
 
     A pipe is not used, because the kernel limits the size of pipes for users with many pipes, even for root
     (pipe(7), `pipe-user-pages-soft`).

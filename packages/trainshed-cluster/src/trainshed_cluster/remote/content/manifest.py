@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from trainshed.core.units import Bytes
 
 BUILT = ".built"
-"""Name of the file that marks a unit as finished. Processes that use the unit hold a shared lock on this file
-(`trainshed.replica.system.cache_leases`)."""
+"""Name of the file that marks a directory for nodes (a unit) as finished. Processes that use the directory
+hold a shared lock on this file (`trainshed.replica.system.cache_leases`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ class NodeUnits:
                 os.utime(self.record_of(unit.path))
         return handle
 
-    # --- changes (the caller holds the unit's lock) ---
+    # --- changes (the caller holds the lock of the directory) ---
 
     @contextlib.contextmanager
     def lock_unit(self, path: str) -> Generator[None]:

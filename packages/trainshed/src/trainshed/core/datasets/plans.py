@@ -58,7 +58,7 @@ class SplitPlan(Struct, frozen=True):
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """The splits that are written. A plan for all rows as one set uses only the first split."""
+        """The splits that are written. If all rows form one set, only the first split is used."""
         return SPLITS[:1] if self.is_whole else SPLITS
 
     @property

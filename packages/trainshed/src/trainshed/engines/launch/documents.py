@@ -109,7 +109,8 @@ class SharedPaths(Struct, frozen=True):
 
 
 class Where(Struct, frozen=True):
-    """The place where one program starts: its machine, slot and directories."""
+    """The place where one program starts: its machine, its replica's slot (address, ports, devices, users)
+    and directories."""
 
     host: HostFacts
     shared: SharedPaths
@@ -332,8 +333,8 @@ def identity(plan: LaunchPlan) -> str:
 def hosts_text(
     gang: Sequence[Slot], hosts: Sequence[tuple[str, str]], intercepted: Sequence[str] = ()
 ) -> str:
-    """Return the text of the gang's hosts file. It contains the (name, address) pairs of `hosts`, all other
-    slots of the gang, and the `intercepted` names of Google hosts."""
+    """Return the text of the gang's hosts file. It contains the (name, address) pairs of `hosts`, those of
+    all other replicas of the gang, and the `intercepted` names of Google hosts."""
     lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
     address_of = dict(hosts) | {slot.hostname: slot.address for slot in gang}
     address_of |= dict.fromkeys(intercepted, socket_calls.GOOGLE)

@@ -67,7 +67,8 @@ class Gangs:
         self._emit = emit
         self._unclear = unclear
         self._gangs: dict[tuple[JobUid, int], dict[ReplicaId, SlotHandle]] = {}
-        #: Locked until the new slots are recorded, so that the next gang gets different ones.
+        #: Locked until the new slots (addresses, ports, GPUs, users) are recorded, so that the next gang gets
+        #: different ones.
         self._allocation_lock = asyncio.Lock()
 
     def slot_handles(self) -> Iterator[SlotHandle]:
@@ -107,7 +108,8 @@ class Gangs:
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        """Allocate slots (see the port). Other tasks get a turn while a large gang is recorded."""
+        """Allocate slots (addresses, ports, GPUs, users) for replicas (see the port). Other tasks get a turn
+        while a large gang is recorded."""
         for request in requests:
             if not is_node(request.node):
                 raise LaunchRejected(

@@ -124,8 +124,8 @@ def probe_slot(slot: Path, incarnation: int, entries: journal.Entries | None = N
 
 
 class SlotHandle:
-    """Turns a shim's messages and a slot's files into the port's events. Events are emitted in order, and
-    each end only once."""
+    """Turns a shim's messages and the files of its replica into the port's events. Events are emitted in
+    order, and each end only once."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class SlotHandle:
         self._end(journal.lost_record(cause, by_service=by_service))
 
     def apply(self, incarnation: int, finding: Finding) -> None:
-        """Apply the state of an incarnation that was determined from the slot's files. Does nothing if
+        """Apply the state of an incarnation that was determined from the replica's files. Does nothing if
         another incarnation is the current one, or if this one has ended."""
         if not self.expects(incarnation):
             if isinstance(finding, socket.socket):

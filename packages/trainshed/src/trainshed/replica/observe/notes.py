@@ -1,7 +1,8 @@
 """Stores the notes to users about one incarnation.
 
-Each note is written to the slot's journal and sent to all listeners, including listeners that connect later.
-Listeners recognize repeated notes by their numbers. On a full disk, notes wait until space is free.
+Each note is written to the journal in the replica's directory and sent to all listeners, including listeners
+that connect later. Listeners recognize repeated notes by their numbers. On a full disk, notes wait until
+space is free.
 """
 
 from collections.abc import Callable

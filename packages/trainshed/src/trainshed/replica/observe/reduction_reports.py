@@ -44,7 +44,7 @@ class Reduction:
         notes: notes.Notes,
         mask: masking.Mask | None = None,
     ) -> None:
-        """Create the object before the program starts. `plan`: a plan with `reducers`."""
+        """Create the object before the program starts. `plan`: a launch document with `reducers`."""
         self._most_notes = MAX_NOTES + (plan.observation.reducers or 0)
         self._is_expected = plan.observation.reducers_expected
         #: Writes a line of the service into the replica's log.

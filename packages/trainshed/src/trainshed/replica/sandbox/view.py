@@ -366,7 +366,7 @@ class View:
             try:
                 handle = mounts.open_path(own, directory=around[above])
             except FileNotFoundError:
-                continue  # Skip a bucket that was deleted after the plan was made.
+                continue  # Skip a bucket that was deleted after the launch plan was made.
             except OSError as failure:
                 raise OSError(failure.errno, failure.strerror, source) from None
             os.mkdir(place, 0o755)

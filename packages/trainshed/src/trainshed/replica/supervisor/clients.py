@@ -43,7 +43,7 @@ def connect(slot: str) -> socket.socket:
 
 class Clients:
     """The connections of services to a shim. After `serve`, new connections are accepted. A connection that
-    does not accept a message is closed, and its service then reads the slot's files instead."""
+    does not accept a message is closed, and its service then reads the replica's files instead."""
 
     def __init__(self, first: socket.socket) -> None:
         self._connections: dict[socket.socket, protocol.Lines] = {}

@@ -124,7 +124,7 @@ _POLL_INTERVAL = 0.002
 class StartRejected(Exception):
     """Raised if an incarnation must not start. `cause` is one of:
 
-    - `protocol.REFUSED_HELD`: another shim serves the slot
+    - `protocol.REFUSED_HELD`: another shim has locked the replica's directory
     - `protocol.REFUSED_KNOWN`: this or a later incarnation was started before
     - `protocol.REFUSED_STOPPED`: the incarnation or its attempt was stopped
     """

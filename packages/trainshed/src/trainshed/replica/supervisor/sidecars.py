@@ -54,9 +54,9 @@ _RANK_CLAIMED_TEXT = (
 
 
 class Sidecars:
-    """The sidecars of one incarnation. Some exist only if the plan requests them. `retries`: repeats writes
-    that failed on a full disk. `mask`: removes secrets from all records. Raises OSError if the endpoint's
-    port is in use."""
+    """The sidecars of one incarnation. Some exist only if the launch document (`plan`) requests them.
+    `retries`: repeats writes that failed on a full disk. `mask`: removes secrets from all records. Raises
+    OSError if the endpoint's port is in use."""
 
     def __init__(
         self,

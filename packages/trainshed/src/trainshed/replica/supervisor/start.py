@@ -95,7 +95,8 @@ def enclose(
 def _leave_warden() -> socket.socket:
     """Fork the shim, and continue in the fork. The parent process becomes the shim's warden: if the shim is
     killed, the warden kills the shim's remaining descendants. Returns the connection to the warden. The shim
-    sends the slot's lock to the warden, and at the end reports that no process is left."""
+    sends the lock of the replica's directory to the warden, and at the end reports that no process is left.
+    """
     ours, theirs = socket.socketpair()
     kernel.adopt_orphans()
     if os.fork() == 0:

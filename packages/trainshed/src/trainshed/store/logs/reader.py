@@ -42,7 +42,7 @@ class Launch(msgspec.Struct, frozen=True):
     #: Time of the start in nanoseconds since the epoch.
     at: Nanos = 0
     argv: tuple[str, ...] = ()
-    #: The program's working directory, or None for the slot's own directory.
+    #: The program's working directory, or None for the replica's own directory.
     directory: str | None = None
     #: Names of all environment variables of the program, sorted.
     names: tuple[str, ...] = ()
