@@ -465,8 +465,7 @@ class Agent:
                     await self._pending_news.wait_sent()
 
     async def _end_programs(self, grace: float) -> None:
-        """End all programs of the attempt, and release the slots (directories and addresses) of its replicas.
-        """
+        """End all programs of the attempt, and release its replicas' slots (directories and addresses)."""
         uid, attempt = self._job_uid, self._attempt
         if (uid, attempt) not in await self._engine.allocations():
             return

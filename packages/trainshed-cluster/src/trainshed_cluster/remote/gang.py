@@ -34,8 +34,7 @@ _STORED_NAMES = {
 
 
 class GangRecord(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
-    """The stored record of an attempt whose replicas have positions on a cluster (slots), or wait for them.
-    """
+    """The stored record of an attempt whose replicas have slots (positions on a cluster) or wait for them."""
 
     job_uid: JobUid
     attempt: int

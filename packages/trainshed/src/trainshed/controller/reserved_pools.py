@@ -176,8 +176,7 @@ class ReservedPools:
         return replace(waiting, message=f"{what} is {state}{cause}", hint=None)
 
     def fault(self, work: Work) -> str | None:
-        """Return an error if a new job or tuning job cannot run on its persistent resource, otherwise None.
-        """
+        """Return an error if a new job or tuning job cannot run on its persistent resource, else None."""
         if isinstance(work, Pipeline):
             return None
         spec = work.spec.trial if isinstance(work, TuningJob) else work.spec

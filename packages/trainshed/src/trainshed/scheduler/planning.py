@@ -124,7 +124,8 @@ class _Planner:
             turns = candidates(self._snapshot, groups, self._is_pointless)
             while (entry := turns.head) is not None:
                 if len(self._started) == MAX_ADMISSIONS:
-                    self._look_again = self._now  # This plan has reached its limit. Plan again at once.
+                    # This plan has started the maximum number of jobs. The next plan follows at once.
+                    self._look_again = self._now
                     return
                 turns.advance(provided=self._process(entry))
         for entry in spot:

@@ -280,8 +280,7 @@ def placement_orders(kinds: Kinds) -> tuple[Kinds, ...]:
 
 
 def find_placements(nodes: NodeResources, kinds: Kinds) -> list[Placement] | None:
-    """Return the placements of the whole gang on nodes, or None if it does not fit. The nodes stay unchanged.
-    """
+    """Return the placements of the whole gang on nodes, or None if it does not fit. Changes no nodes."""
     for order in placement_orders(kinds):
         parts: list[Placement] = []
         fits = not any(nodes.fill(kind, count, parts) for kind, count in order)

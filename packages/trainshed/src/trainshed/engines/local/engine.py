@@ -340,8 +340,7 @@ class LocalEngine:
     async def _documents(
         self, starting: Sequence[tuple[SlotHandle, LaunchPlan, tuple[str, ...]]]
     ) -> list[tuple[SlotHandle, int, protocol.Message]]:
-        """Return the launch documents (the inputs of shims) for these launch plans. Raises EngineUnavailable.
-        """
+        """Return the launch documents (inputs of shims) for these launch plans. Raises EngineUnavailable."""
         documents: list[tuple[SlotHandle, int, protocol.Message]] = []
         hosts: dict[tuple[JobUid, int], Path] = {}
         async for some in in_turns(starting, _BATCH):
