@@ -56,7 +56,7 @@ class ConsoleService(ApiService):
         self.app = self.application(mounts)
 
     def link(self) -> str:
-        """Return a sign-in link for the owner, as `trainshed up` prints it."""
+        """Return a sign-in link for the service's owner, as `trainshed up` prints it."""
         code = self.sessions.link_code(digest_of(self.token))
         return Facts("", "", "", "", ADDRESS).login_link(code)
 

@@ -18,7 +18,7 @@ def service(tmp_path: Path) -> Iterator[ConsoleService]:
 
 @pytest.fixture
 async def browser(service: ConsoleService) -> Browser:
-    """A browser that is signed in as the owner."""
+    """A browser that is signed in as the service's owner."""
     made = Browser(service)
     answer = await made.sign_in(token=service.token)
     assert answer.status == 200, answer.body

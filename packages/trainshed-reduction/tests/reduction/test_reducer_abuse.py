@@ -212,8 +212,8 @@ def test_data_after_the_end_of_a_connection_is_discarded(tmp_path: Path) -> None
 
 
 def test_silent_connections_do_not_block_authenticated_workers(tmp_path: Path) -> None:
-    """spec/reduction#security: A peer that sends nothing, or one byte at a time, loses its place to a worker
-    with the token."""
+    """spec/reduction#security: A peer that sends nothing, or one byte at a time, loses its connection if a
+    worker with the token needs one."""
     with _attacked_reducer(tmp_path, 8 * _MIB) as running:
         strangers = [_stranger(running.port) for _ in range(100)]
         for stranger in strangers[::2]:

@@ -213,9 +213,10 @@ def book_of(stored: Documents) -> AccessBook:
 
 
 class AccessFile(Struct, frozen=True):
-    """The file `FILE`, from which the bucket process reads the book and the digest of the owner's token."""
+    """The file `FILE`, from which the bucket process reads the access book and the digest of the token of the
+    service's owner."""
 
-    #: SHA-256 of the owner's token, in hexadecimal digits.
+    #: SHA-256 of the token of the service's owner, in hexadecimal digits.
     owner: str
     #: (kind, key, content) of each entry.
     entries: Sequence[tuple[str, str, msgspec.Raw]]

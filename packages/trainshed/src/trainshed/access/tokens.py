@@ -36,13 +36,13 @@ class TokenAuthority:
     def __init__(
         self, book: AccessBook, owner: str, now: Callable[[], int], jobs: JobTokens | None = None
     ) -> None:
-        """`owner`: the digest of the owner's token. `now`: returns nanoseconds since the epoch. `jobs`:
-        verifies tokens of programs and service accounts; None = they are rejected."""
+        """`owner`: the digest of the token of the service's owner. `now`: returns nanoseconds since the
+        epoch. `jobs`: verifies tokens of programs and service accounts; None = they are rejected."""
         self._owner = owner
         self._now = now
         self._jobs = jobs
         self._has_ended: Callable[[JobClaims], bool] = lambda _: False
-        #: Whether callers without a valid token have the owner's rights.
+        #: Whether callers without a valid token have the rights of the service's owner.
         self.is_open = False
         #: The hosts of this service. Self-signed tokens must be for one of them.
         self.hosts = Hosts()

@@ -152,7 +152,7 @@ class Preempt(Struct, frozen=True):
 
 
 class StockOut(Struct, frozen=True):
-    """Decision: no existing node can ever run the gang, or its unplaced part."""
+    """Decision: no existing nodes can ever run the gang, or its replicas that have no node yet."""
 
     uid: JobUid
     reason: str

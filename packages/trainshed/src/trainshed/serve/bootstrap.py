@@ -48,7 +48,7 @@ class Bootstrap:
             cleanup.callback(self.store.close)
             #: Issues and checks the tokens of programs.
             self.jobs = JobTokens.open(settings.data / KEY_FILE, clock.now)
-            #: The owner's token.
+            #: The token of the service's owner.
             self.token = owner_token(settings.data)
             #: Authenticates people by their tokens.
             self.tokens = _token_authority(settings.data, self.store, self.token, self.jobs)
@@ -164,11 +164,11 @@ def _certify(settings: Settings) -> Certificates:
 
 
 def owner_token(data: Path) -> str:
-    """Return the owner's token. It is created at the first start, and only its owner can read it
-    (docs/adr/0007).
+    """Return the token of the service's owner. It is created at the first start, and only the owner of its
+    file can read it (docs/adr/0007).
 
-    If the file is missing or empty, a new token is created. The owner can replace a lost or exposed token in
-    this way.
+    If the file is missing or empty, a new token is created. The service's owner can replace a lost or exposed
+    token in this way.
     """
     path = data / "owner.token"
     if path.exists() and (token := path.read_text().strip()):

@@ -262,8 +262,8 @@ class Service:
         write_private(settings.data / BOTO_FILE, boto)
         owner, additions = digest_of(self._bootstrap.token), self._app.additions.values()
         pages = [addition.link for addition in additions if addition.link is not None]
-        # A link signs its reader in as the owner. It is shown only on a terminal, because a journal or a
-        # container's log would store it.
+        # A link signs its reader in as the service's owner. It is shown only on a terminal, because systemd's
+        # journal or a container's log would store it.
         links = [link(owner) for link in pages] if sys.stderr.isatty() else []
         taken = [f"{job.uid} {job.display_name}".rstrip() for job in self._adopted_jobs]
         self._announce({**document, "links": links, "has_pages": bool(pages), "taken_over": taken})

@@ -43,8 +43,8 @@ class AccessKeeper:
         data: Path,
         now: Callable[[], int],
     ) -> None:
-        """`owner`: the digest of the owner's token. `data`: the data directory, which contains the bucket
-        process's file."""
+        """`owner`: the digest of the token of the service's owner. `data`: the data directory, which contains
+        the bucket process's file."""
         self._store = store
         self._authority = authority
         self.authenticate, self.principal_of = authority.authenticate, authority.principal_of

@@ -1,7 +1,7 @@
-"""Maps slots to files, so that a restarted service finds its slots.
+"""Maps replicas' slots to files, so that a restarted service finds its slots.
 
-`<data>/slots/<job_uid>/<attempt>/slots.json` lists the gang's slots. The same directory contains one
-directory per replica (`trainshed.replica.protocol`). Logs are in
+`<data>/slots/<job_uid>/<attempt>/slots.json` lists the gang's slots (addresses, ports, devices and users).
+The same directory contains one directory per replica (`trainshed.replica.protocol`). Logs are in
 `<data>/logs/<job_uid>/<attempt>/<replica>/`.
 """
 

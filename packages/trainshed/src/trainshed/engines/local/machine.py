@@ -69,7 +69,7 @@ class HostProbe:
 
     async def explore(self, spawner: Spawner, scratch: Path) -> None:
         """Determine all properties, including the isolation levels that work. `scratch`: an empty directory
-        on the file system of the slots. Raises LevelUnavailable."""
+        on the file system of the replicas' directories. Raises LevelUnavailable."""
         options = self._options
         level, devices = await asyncio.gather(
             self._find_level(spawner, scratch), asyncio.to_thread(find_devices, os.environ)

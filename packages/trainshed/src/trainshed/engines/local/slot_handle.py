@@ -95,7 +95,7 @@ def probe_latest(slot_handle: "SlotHandle") -> tuple[int, Finding] | None:
 def probe_slot(slot: Path, incarnation: int, entries: journal.Entries | None = None) -> Finding:
     """Determine the state of an incarnation, and connect to its shim if it has one. If the shim was killed,
     kill the remaining processes and record the loss, so that the state is final. `entries`: entries of the
-    slot's journal, if they were just read. Raises OSError if the state cannot be determined now."""
+    journal in `slot`, if they were just read. Raises OSError if the state cannot be determined now."""
     place = str(slot)
     entries = entries or journal.Entries(place)
     if (record := entries.record(incarnation)) is not None:

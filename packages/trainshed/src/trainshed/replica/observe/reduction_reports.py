@@ -2,7 +2,7 @@
 
 Each program atomically replaces one small file with its report. Each note of a report goes once to the
 replica's log and once to the notes for users (`notes`). If a worker's program has ended without a report, the
-owner receives a note that the reducers were idle. Errors here never affect the program or its record.
+user receives a note that the reducers were idle. Errors here never affect the program or its record.
 """
 
 import json

@@ -212,7 +212,7 @@ def _set_paths(python: str, template: str, root: str, home: str) -> None:
 
 
 def _require_same(paths: "list[str]", home: str, root: str) -> None:
-    """Check that this program would find each loaded module at the same place. Raises Cold."""
+    """Check that this program would find each loaded module at the same path. Raises Cold."""
     library = os.path.join(root, "lib")
     loaded = {name for name in sys.modules if "." not in name}
     for path in paths:
