@@ -29,13 +29,17 @@ async def ignore(source: str, detail: Mapping[str, object]) -> None:
     pass
 
 
-async def test_brute_force_attack_gets_one_response_per_second(delays: list[float]) -> None:
+async def test_repeated_failed_logins_from_an_address_get_one_response_per_second(
+    delays: list[float],
+) -> None:
     limiter = AuthenticationLimiter(ignore)
     await asyncio.gather(*(limiter.delay_failure(ATTACKER) for _ in range(130)))
     assert delays == [min(60.0, number + 1.0) for number in range(100)]
 
 
-async def test_brute_force_delays_do_not_affect_other_networks(delays: list[float]) -> None:
+async def test_failed_logins_from_one_address_do_not_delay_requests_from_other_addresses(
+    delays: list[float],
+) -> None:
     limiter = AuthenticationLimiter(ignore)
     for _ in range(100):
         await limiter.delay_failure(ATTACKER)
@@ -45,7 +49,7 @@ async def test_brute_force_delays_do_not_affect_other_networks(delays: list[floa
     assert delays == []
 
 
-async def test_memory_is_limited_for_any_number_of_attacking_addresses(
+async def test_memory_use_is_limited_for_failed_logins_from_any_number_of_addresses(
     delays: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication_limits, "_MAX_CALLERS", 50)

@@ -23,7 +23,7 @@ def clock() -> int:
     return START
 
 
-def test_token_identifies_the_program_until_it_expires() -> None:
+def test_job_token_identifies_its_program_until_the_token_expires() -> None:
     """spec/program#credentials: short-lived, scoped to the job's project."""
     now = START
     tokens = JobTokens(KEY, lambda: now)
@@ -51,8 +51,8 @@ def test_forged_or_modified_token_is_rejected() -> None:
     assert JobTokens(bytes(32), clock).read(token) is None
 
 
-def test_identity_token_is_a_jwt_for_its_audience_and_no_access_token() -> None:
-    """spec/clients#metadata: clients read it as a JWT."""
+def test_identity_token_is_a_jwt_with_an_audience_and_is_rejected_as_access_token() -> None:
+    """spec/clients#metadata: clients decode the identity token as a JWT."""
     tokens = JobTokens(KEY, clock)
     token = tokens.identity_token(CLAIMS, "https://there")
     header, payload, _ = token.split(".")
@@ -64,7 +64,7 @@ def test_identity_token_is_a_jwt_for_its_audience_and_no_access_token() -> None:
     assert tokens.read(token) is None
 
 
-def test_key_file_is_created_once_and_private(tmp_path: Path) -> None:
+def test_key_file_is_created_once_and_readable_only_by_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "data" / KEY_FILE
     token, _ = JobTokens.open(path, clock).mint(CLAIMS)
     assert JobTokens.open(path, clock).read(token) == CLAIMS
@@ -74,14 +74,16 @@ def test_key_file_is_created_once_and_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "00", "no hexadecimal digits", "00" * 33])
-def test_malformed_key_file_is_reported(tmp_path: Path, content: str) -> None:
+def test_malformed_key_file_causes_an_error_with_the_file_name(
+    tmp_path: Path, content: str
+) -> None:
     path = tmp_path / KEY_FILE
     path.write_text(content)
     with pytest.raises(JobKeyUnreadable, match=KEY_FILE):
         JobTokens.open(path, clock)
 
 
-def test_token_of_an_ended_program_is_rejected() -> None:
+def test_job_token_of_an_attempt_that_has_ended_is_rejected() -> None:
     jobs = JobTokens(KEY, clock)
     authority = TokenAuthority(AccessBook(), "", clock, jobs)
     authority.refuse(lambda claims: claims.attempt < 2)

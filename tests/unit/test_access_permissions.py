@@ -48,8 +48,8 @@ def test_program_cannot_delete_jobs_or_change_the_service() -> None:
 
 
 def test_every_method_requires_its_permission_in_every_project_of_the_request() -> None:
-    """The test combines all methods, roles, own and foreign projects, and roles in one or all projects. A
-    confused deputy could otherwise act in another project of the request."""
+    """Otherwise a caller could act in a second project of the request without a permission there (confused
+    deputy). The test combines all methods and roles with requests for own and foreign projects."""
     for role, where, (method, permission), places in product(
         ROLES, ("", "own"), PERMISSIONS.items(), (["own"], ["foreign"], ["own", "foreign"], [])
     ):
@@ -85,7 +85,7 @@ def test_denial_contains_the_missing_permission_and_the_remedy() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_role_that_may_submit_a_job_may_read_it_and_its_log(role: str) -> None:
+def test_role_with_permission_to_submit_jobs_may_read_jobs_and_job_logs(role: str) -> None:
     for jobs in ("ml.jobs", *(f"aiplatform.{kind}" for kind in KINDS)):
         sees = {f"{jobs}.get", f"{jobs}.list", "trainshed.jobs.get", "trainshed.jobs.readLogs"}
         assert f"{jobs}.create" not in ROLES[role] or ROLES[role] >= sees
@@ -123,7 +123,7 @@ UNRECORDED = {
 """Changes that the audit leaves out, as docs/team.md#read-the-audit-log documents."""
 
 
-def test_audit_contains_every_change_except_the_documented_ones() -> None:
-    """A new method that changes data must be audited, or added to docs/team.md and this list."""
+def test_audit_log_records_every_change_except_the_documented_exceptions() -> None:
+    """A new method that changes data must be audited, or be listed in docs/team.md and in `UNRECORDED`."""
     names = {method.rpartition(".")[2] for method in PERMISSIONS if not is_recorded(method)}
     assert {name for name in names if not READS.fullmatch(name)} == UNRECORDED

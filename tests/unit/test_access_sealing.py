@@ -19,7 +19,9 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "other", [SecretId("q", "db", 1), SecretId("p", "db2", 1), SecretId("p", "db", 2)]
 )
-def test_sealed_value_is_bound_to_its_secret(file: Path, other: SecretId) -> None:
+def test_encrypted_value_of_a_secret_cannot_be_decrypted_as_another_secret(
+    file: Path, other: SecretId
+) -> None:
     """Write access to the database is not sufficient to give a job the secret of another job."""
     sealer = Sealer(file, {})
     with pytest.raises(Unsealable, match="was modified or is damaged"):
@@ -27,14 +29,14 @@ def test_sealed_value_is_bound_to_its_secret(file: Path, other: SecretId) -> Non
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"\x01" + bytes(40)])
-def test_damaged_value_is_reported_with_its_secret(file: Path, damage: bytes) -> None:
+def test_error_for_a_damaged_encrypted_value_names_its_secret(file: Path, damage: bytes) -> None:
     sealer = Sealer(file, {})
     sealer.seal("hunter2", ID)
     with pytest.raises(Unsealable, match="db@1 of the project p"):
         sealer.open(damage, ID)
 
 
-def test_missing_key_can_be_restored(file: Path) -> None:
+def test_secrets_are_readable_again_after_the_missing_key_file_is_restored(file: Path) -> None:
     sealer = Sealer(file, {})
     sealed = sealer.seal("hunter2", ID)
     kept = file.read_bytes()
@@ -49,7 +51,9 @@ def test_missing_key_can_be_restored(file: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", base64.b64encode(bytes(31)).decode(), "*" * 44])
-def test_malformed_key_is_rejected_without_quoting_it(file: Path, text: str) -> None:
+def test_error_for_a_malformed_encryption_key_does_not_contain_the_key(
+    file: Path, text: str
+) -> None:
     for make in (lambda: Sealer(file, {VARIABLE: text}), lambda: Sealer(file, {})):
         file.write_text(text)
         with pytest.raises(KeyUnusable, match="openssl rand -base64 32") as refused:
@@ -57,7 +61,7 @@ def test_malformed_key_is_rejected_without_quoting_it(file: Path, text: str) -> 
         assert not text or text not in str(refused.value)
 
 
-def test_first_key_seals_and_every_key_opens_its_values(file: Path) -> None:
+def test_new_values_use_the_first_key_and_older_keys_still_decrypt_old_values(file: Path) -> None:
     """For a key rotation, an operator puts the new key before the old one, in the variable or the file."""
     sealed = Sealer(file, {VARIABLE: GIVEN}).seal("hunter2", ID)
     new = base64.b64encode(bytes(range(1, 33))).decode()

@@ -28,7 +28,7 @@ from trainshed.core.errors import Unauthenticated
 ANA = "ana@corp.example"
 
 
-def test_token_authenticates_until_it_is_deleted_or_expires() -> None:
+def test_token_authenticates_its_user_until_the_token_is_deleted_or_expires() -> None:
     now = 0
     authority, owner = create_authority(lambda: now)
     assert authority.authenticate(f"Bearer {owner}").email == OWNER_EMAIL
@@ -52,7 +52,7 @@ def test_token_authenticates_until_it_is_deleted_or_expires() -> None:
             authority.authenticate(header)
 
 
-def test_access_book_survives_a_round_trip_and_contains_no_token() -> None:
+def test_stored_users_and_permissions_are_read_unchanged_and_contain_no_token() -> None:
     authority, owner = create_authority(lambda: 0)
     token = add_user(authority, ANA, "roles/ml.developer", "vision")
     robot = "ci@vision.iam.gserviceaccount.com"

@@ -91,7 +91,7 @@ def test_unknown_error_has_no_advice(tail: str) -> None:
         ),
     ],
 )
-def test_requirements_advice_depends_on_how_the_job_was_submitted(
+def test_advice_for_a_missing_module_depends_on_the_submit_method_of_the_job(
     program: Program, words: str
 ) -> None:
     assert words in advice_for(missing("seaborn"), program)
@@ -210,7 +210,9 @@ def test_gs_uri_opened_as_a_file_has_gcs_path_advice(tail: str, path: str) -> No
         ("KeyError: 'RANK'", "other pools have no rank"),
     ],
 )
-def test_missing_environment_variable_error_explains_when_it_is_set(tail: str, words: str) -> None:
+def test_error_of_a_missing_environment_variable_explains_when_the_variable_is_set(
+    tail: str, words: str
+) -> None:
     assert words in advice_for(f"Traceback (most recent call last):\n  x\n{tail}\n")
 
 
@@ -261,7 +263,7 @@ def test_missing_script_advises_to_upload_the_directory(tail: str) -> None:
     assert not advice_for(tail, PACKAGE)
 
 
-def test_command_given_as_one_string_has_advice() -> None:
+def test_command_given_as_a_single_string_has_advice_to_split_the_command() -> None:
     tail = "python3 -m 'a b': command not found; looked in /bin"
     assert '["python3", "-m", "a b"]' in advice_for(tail)
     assert not advice_for("python3: command not found; looked in /bin")
@@ -321,7 +323,7 @@ def test_out_of_memory_advice_shows_the_limit_and_a_larger_machine(main: bool) -
     assert "n1-highmem-4, " in text
 
 
-def test_out_of_memory_on_the_largest_machine_suggests_no_larger_one() -> None:
+def test_out_of_memory_advice_on_the_largest_machine_suggests_no_larger_machine() -> None:
     largest = max(machine_types().values(), key=lambda kind: kind.memory_limit_bytes)
     program = spec(COMMAND)
     pool = program.pools[0]
@@ -333,7 +335,7 @@ def test_out_of_memory_on_the_largest_machine_suggests_no_larger_one() -> None:
     assert text and "larger machine type" not in text
 
 
-def test_error_of_a_job_out_of_memory_ends_with_advice() -> None:
+def test_error_of_a_job_that_ran_out_of_memory_contains_advice() -> None:
     error = Life(job()).up().exits(code=None, signal=9, oom=True).up().job.error
     assert error is not None
     first, _, more = error.message.partition("\n")

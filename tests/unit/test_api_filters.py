@@ -70,7 +70,7 @@ def test_filter_text_is_parsed_into_the_expected_tree(text: str, tree: object) -
         "(" * 60 + "a",
     ],
 )
-def test_invalid_filter_is_rejected_with_its_position(text: str) -> None:
+def test_error_of_an_invalid_filter_contains_the_position_of_the_fault(text: str) -> None:
     with pytest.raises(FilterError, match=r"character \d+|nested deeper"):
         parse_filter(text)
 
@@ -84,7 +84,7 @@ def test_filter_parser_never_crashes(text: str) -> None:
 
 
 @given(st.text())
-def test_filter_accepts_any_quoted_value(value: str) -> None:
+def test_string_filter_value_of_any_characters_is_accepted_in_quotes(value: str) -> None:
     quoted = value.replace("\\", "\\\\").replace('"', '\\"')
     assert parse_filter(f'a="{quoted}"') == Comparison(("a",), Operator.EQUAL, value)
 
@@ -191,7 +191,7 @@ def test_ml_job_filter_selects_jobs(text: str, passes: bool) -> None:
         ("labels=x", "labels.KEY"),
     ],
 )
-def test_filter_with_impossible_comparison_is_rejected(text: str, part: str) -> None:
+def test_job_filter_with_an_impossible_comparison_is_rejected(text: str, part: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         compile_job_filter(text, STATES)
     (violation,) = refused.value.violations

@@ -52,7 +52,9 @@ def test_timeline_entries_become_log_lines_with_severities() -> None:
         ("unknown_effect", Severity.ERROR),
     ],
 )
-def test_verdict_severity_follows_its_effect(effect: str, severity: Severity) -> None:
+def test_log_severity_of_a_failure_verdict_depends_on_the_effect_of_the_verdict(
+    effect: str, severity: Severity
+) -> None:
     """spec/logs#lines: the log of a successful job contains no errors."""
     verdict = TimelineEntry(1, "verdict", "Rule some_rule for workerpool0-0.", {"effect": effect})
     assert [entry.severity for entry in service_entries(job(), [verdict])] == [severity]
@@ -87,7 +89,7 @@ def test_plain_text_line_is_rendered_as_text_payload() -> None:
 
 @pytest.mark.parametrize("text", [f'{{"a":1{400 * "0"}}}', 40 * '{"a":' + "1" + 40 * "}"])
 def test_json_line_that_clients_cannot_parse_is_sent_as_text(text: str) -> None:
-    """Otherwise one line of a program would fail every request for the log of its project."""
+    """Otherwise a single such line of a program would fail every request for the log of its project."""
     reading = read_line(Stream.STDOUT, text)
     source = task_source(NAME, "master-replica-0")
     entry = Entry(source, 1, "", reading.severity, text, reading.payload)
@@ -96,7 +98,7 @@ def test_json_line_that_clients_cannot_parse_is_sent_as_text(text: str) -> None:
     assert render(entry)["textPayload"] == text
 
 
-def test_json_line_keeps_its_fields_in_the_log_entry() -> None:
+def test_log_entry_of_a_json_line_contains_all_fields_of_the_line() -> None:
     line = LogLine(
         JobUid(7), 1, ReplicaId(0, 0), 0, 1, Stream.STDOUT, "m", Severity.INFO, {"loss": 0.5}
     )

@@ -21,7 +21,7 @@ ENTRY = Entry(
 )
 
 
-def test_log_filter_of_a_resumed_client_starts_after_its_last_entry() -> None:
+def test_log_filter_of_a_resumed_client_starts_after_the_last_entry_it_received() -> None:
     """spec/clients#log-pages: a client that resumes filters by the time and the ID of its last entry."""
     compiled = compile_log_filter(
         '((timestamp="1970-01-01T00:01:40Z" AND insertId>"id4") OR timestamp>"1970-01-01T00:01:40Z")'
@@ -63,7 +63,7 @@ def test_log_filter_selects_entries(text: str, passes: bool) -> None:
     assert compile_log_filter(text).passes(ENTRY) is passes
 
 
-def test_and_intersects_job_ids_and_or_unites_them() -> None:
+def test_and_in_a_log_filter_intersects_job_ids_and_or_unites_job_ids() -> None:
     either = "(resource.labels.job_id=a OR resource.labels.job_id=b)"
     assert compile_log_filter(either).job_ids == {"a", "b"}
     assert compile_log_filter(f"{either} AND resource.labels.job_id=b").job_ids == {"b"}

@@ -43,8 +43,9 @@ async def page_of(history: History, holds: JobTest, token: str = "") -> Page:
     return await list_jobs(reader, query, JobFilter(holds), token=token, question=QUERY)
 
 
-async def test_list_request_scans_a_limited_part_of_the_history() -> None:
-    """spec/invariants#finished-jobs: jobs that the filter drops do not make a request arbitrarily slow."""
+async def test_list_request_reads_a_limited_number_of_finished_jobs() -> None:
+    """spec/invariants#finished-jobs: a filter that matches few jobs does not make a request arbitrarily
+    slow."""
     history = History(5_000)
     page = await page_of(history, lambda job: False)
     assert (page.jobs, bool(page.next_token)) == ((), True)

@@ -26,7 +26,7 @@ def test_package_table_in_the_docs_matches_package_docstrings() -> None:
     assert table == {package.name: package_docstring(package) for package in PACKAGES}
 
 
-def test_code_walks_in_the_docs_list_existing_modules() -> None:
+def test_code_reading_tours_in_the_architecture_page_list_existing_modules() -> None:
     page = (ROOT / "docs/architecture.md").read_text().partition("## Two walks")[2]
     walks = page.partition("## Distributions")[0].split("### ")[1:]
     assert len(walks) == 2

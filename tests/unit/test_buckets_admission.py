@@ -54,7 +54,7 @@ def test_owner_has_all_permissions_and_anonymous_caller_none() -> None:
         assert not is_allowed(UNKNOWN, permission, access)
 
 
-def test_program_may_use_buckets_of_its_project_and_objects_of_shared_buckets() -> None:
+def test_program_may_use_buckets_of_its_own_project_and_objects_of_shared_buckets() -> None:
     held = {
         access.name: [
             permission for permission in EVERYTHING if is_allowed(PROGRAM, permission, access)
@@ -93,7 +93,7 @@ def test_program_may_use_buckets_of_its_project_and_objects_of_shared_buckets() 
         ),
     ],
 )
-def test_grant_gives_the_permissions_of_its_role(
+def test_bucket_grant_gives_exactly_the_permissions_of_the_granted_role(
     access: BucketAccess, read: bool, write: bool
 ) -> None:
     """A conditional grant gives no permissions, because conditions are not evaluated."""
@@ -105,8 +105,9 @@ def test_grant_gives_the_permissions_of_its_role(
     assert not is_allowed(UNKNOWN, "storage.objects.create", public)
 
 
-def test_gcs_directory_shows_buckets_that_all_programs_may_write() -> None:
-    """A mount has no further checks. Read access, or a grant to one service account, is not sufficient."""
+def test_gcs_directory_shows_only_buckets_that_all_programs_of_the_project_may_write() -> None:
+    """Access through the mounted directory has no further permission checks. Read access, or a grant to a
+    single service account, is not sufficient."""
     assert is_visible("p", OWN)
     assert is_visible("p", SHARED)
     assert is_visible("p", bucket_with_binding("roles/storage.objectAdmin", "projectEditor:p"))
@@ -117,7 +118,7 @@ def test_gcs_directory_shows_buckets_that_all_programs_may_write() -> None:
     )
 
 
-def test_bucket_is_readable_if_any_account_of_the_project_may_read_it() -> None:
+def test_bucket_is_readable_for_a_job_if_an_account_of_the_project_may_read_the_bucket() -> None:
     assert is_readable("p", OWN)
     assert not is_readable("p", OTHER)
     # The bucket's own project differs from the job's.
@@ -134,7 +135,8 @@ def test_bucket_is_readable_if_any_account_of_the_project_may_read_it() -> None:
 
 @pytest.mark.parametrize("project", ["p", "Example.com:Lab", "p" * 60, "trainshed"])
 def test_program_cannot_create_another_projects_staging_bucket(project: str) -> None:
-    """The creator of a bucket with such a name would receive the code of another project."""
+    """Clients upload code to the bucket with this name. Its creator would receive the code of the other
+    project."""
     rules = BucketRules("trainshed")
     program = Caller("sa@p", program=JobClaims(7, 1, "workerpool0-0", project, "sa@p"))
     own = default_bucket("trainshed", project)
@@ -153,7 +155,7 @@ def test_program_cannot_create_another_projects_staging_bucket(project: str) -> 
         admit_name(PERSON, name, rules)
 
 
-def test_denials_contain_cause_and_remedy() -> None:
+def test_error_of_a_denied_bucket_request_contains_cause_and_remedy() -> None:
     with pytest.raises(Forbidden, match=r"sa@p .* other\. .*Grant it a role") as refusal:
         admit(PROGRAM, "storage.objects.get", OTHER)
     # Other projects must not learn the owner of the bucket.
@@ -166,7 +168,7 @@ def test_denials_contain_cause_and_remedy() -> None:
     admit_project(PROGRAM, "storage.buckets.create", "p")
 
 
-def test_key_in_a_url_is_distinguished_from_a_bucket_name() -> None:
+def test_access_key_in_a_url_path_is_distinguished_from_a_bucket_name() -> None:
     address = address_with_key("http://h:1/", "token")
     key = storage_key("token")
     assert address == f"http://h:1/with/{key}"

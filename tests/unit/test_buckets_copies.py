@@ -93,7 +93,9 @@ def without_file_identities(records: dict[str, ObjectRecord]) -> dict[str, Objec
 
 
 @every_way
-def test_copied_directory_keeps_every_record(tmp_path: Path, attributes: bool, way: Way) -> None:
+def test_copied_data_directory_keeps_the_metadata_of_every_object(
+    tmp_path: Path, attributes: bool, way: Way
+) -> None:
     before = create_objects(tmp_path / "data", attributes)
     way(tmp_path / "data", tmp_path / "copy")
     for _ in range(2):  # On the second start, the records are already bound.
@@ -104,7 +106,7 @@ def test_copied_directory_keeps_every_record(tmp_path: Path, attributes: bool, w
 
 
 @every_way
-def test_modified_file_in_a_copy_gets_a_new_generation(
+def test_file_modified_in_a_copied_data_directory_gets_a_new_generation(
     tmp_path: Path, attributes: bool, way: Way
 ) -> None:
     before = create_objects(tmp_path / "data", attributes)
@@ -122,7 +124,7 @@ def test_modified_file_in_a_copy_gets_a_new_generation(
     assert store.read_record(ObjectRef(BUCKET, "dir//double")).generation != bound.generation
 
 
-def test_damaged_record_table_is_recreated(tmp_path: Path) -> None:
+def test_damaged_metadata_database_is_recreated_from_the_objects(tmp_path: Path) -> None:
     before = create_objects(tmp_path / "data", attributes=True)
     table = state_directory(tmp_path / "data" / "buckets") / FILE
     table.write_bytes(b"no database at all" * 1000)

@@ -103,8 +103,8 @@ def test_source_of_a_moved_object_becomes_noncurrent(store: ObjectStore) -> None
 
 
 def test_version_list_is_sorted_across_pages(store: ObjectStore) -> None:
-    """The names belong to live objects, deleted ones, and both. The order is that of UTF-8 bytes, with any
-    page size."""
+    """The bucket contains live and deleted objects, and objects with several generations. The order is that
+    of UTF-8 bytes, for any page size."""
     names = ["a", "a\x01", "a-b", "a/b", "a/b/c", "a/c", "b/", "b/x", "ä"]
     expected: list[tuple[str, int]] = []
     for number, name in enumerate(names):
@@ -227,11 +227,11 @@ def is_killed_at(step: int, root: Path, action: str) -> bool:
 
 
 @pytest.mark.parametrize("action", ["overwrite", "delete"])
-def test_crash_at_any_line_loses_no_generation(
+def test_crash_of_the_service_during_a_write_or_deletion_loses_no_generation(
     tmp_path: Path, action: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a crash before any line, the live generation exists exactly once with its content. The repeated
-    request succeeds."""
+    """The test crashes the service before each executed line. Afterwards the live generation exists exactly
+    once with its content, and the repeated request succeeds."""
     monkeypatch.setattr(os, "fsync", skip_sync)
     for step in range(1, 1000):
         root = tmp_path / str(step)

@@ -20,7 +20,7 @@ from trainshed.core.names import project_number
 __all__ = ["ask", "store"]
 
 
-def test_resource_links_use_the_clients_address(ask: Ask) -> None:
+def test_links_in_object_resources_use_the_address_in_the_request(ask: Ask) -> None:
     view = put_object(ask, "a%2Fb", b"hello", content_type="text/plain")
     assert view["selfLink"] == "http://h:1/storage/v1/b/bucket/o/a%2Fb"
     assert (view["size"], view["crc32c"], view["contentType"]) == ("5", "mnG7TA==", "text/plain")
@@ -49,7 +49,7 @@ def test_resource_links_use_the_clients_address(ask: Ask) -> None:
         ("bytes=10-", 416, None, "bytes */10"),
     ],
 )
-def test_byte_range_returns_the_requested_part(
+def test_request_with_a_byte_range_returns_only_the_requested_bytes(
     ask: Ask, wanted: str, status: int, content: bytes | None, header: str | None
 ) -> None:
     put_object(ask, "x", b"0123456789")
@@ -74,13 +74,13 @@ def test_range_with_an_outdated_if_range_returns_all_content(ask: Ask) -> None:
 @pytest.mark.parametrize(
     "fault", [(errno.ENOSPC, 503, "is full"), (errno.EXDEV, 403, "another file system")]
 )
-def test_full_disk_is_logged_in_one_line_without_traceback(
+def test_full_disk_is_logged_in_a_single_line_without_a_traceback(
     ask: Ask,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     fault: tuple[int, int, str],
 ) -> None:
-    """The error is repeated with each retry, and the log may be on the same disk."""
+    """Each retry logs the error again, and the log may be on the full disk."""
     number, status, words = fault
     monkeypatch.setattr(os, "rename", Mock(side_effect=OSError(number, os.strerror(number))))
     refused = ask("POST", "/upload/storage/v1/b/bucket/o?uploadType=media&name=a", b"x")
@@ -89,7 +89,7 @@ def test_full_disk_is_logged_in_one_line_without_traceback(
     assert logged == [("WARNING", None)] * (number == errno.ENOSPC)
 
 
-def test_gzip_content_is_stored_and_decompressed_for_other_clients(ask: Ask) -> None:
+def test_gzip_object_is_decompressed_for_clients_that_do_not_accept_gzip(ask: Ask) -> None:
     content = b"text " * 500_000
     packed = gzip.compress(content[:7]) + gzip.compress(
         content[7:]
@@ -140,7 +140,9 @@ def test_gzip_content_is_stored_and_decompressed_for_other_clients(ask: Ask) -> 
         ("PUT", f"{UPLOAD}?upload_id={300 * 'a'}", 404),
     ],
 )
-def test_unsupported_requests_are_rejected(ask: Ask, method: str, target: str, status: int) -> None:
+def test_unsupported_storage_requests_are_rejected_with_an_error_message(
+    ask: Ask, method: str, target: str, status: int
+) -> None:
     """spec/clients#storage: an unknown verb is never an empty 200, nor an error that gcloud retries for 30
     seconds."""
     answer = ask(method, target)
@@ -174,7 +176,8 @@ def test_unsupported_requests_are_rejected(ask: Ask, method: str, target: str, s
 def test_property_with_a_wrong_type_causes_a_400(
     ask: Ask, method: str, target: str, body: bytes | dict[str, Any]
 ) -> None:
-    """Clients in typed languages could not read a list that contains it."""
+    """If the service stored the property, clients in typed languages could not parse a list with this
+    object."""
     ask("POST", f"{UPLOAD}?uploadType=media&name=x", b"content")
     assert ask(method, target, body).status == 400
 
@@ -186,8 +189,8 @@ def test_custom_time_is_converted_to_utc(ask: Ask) -> None:
     assert patched.json["customTime"] == "2026-01-31T10:00:00.500000Z"
 
 
-def test_copy_stops_when_its_client_disconnects(ask: Ask, store: ObjectStore) -> None:
-    """Copies of a sparse file of several terabytes blocked all threads for hours."""
+def test_object_copy_stops_when_the_client_disconnects(ask: Ask, store: ObjectStore) -> None:
+    """Without this, copies of a sparse file of several terabytes block all threads for hours."""
     with (store.root / "bucket" / "sparse").open("wb") as file:
         file.truncate(4 << 20)
     copied = ask("PUT", "/bucket/copy", gone=True, x_goog_copy_source="bucket/sparse")
@@ -211,7 +214,7 @@ def test_objects_are_copied_rewritten_and_moved(ask: Ask) -> None:
     assert ask("GET", ITEM + "x").status == 404
 
 
-def test_failed_copy_closes_its_source(
+def test_failed_object_copy_closes_the_source_file(
     ask: Ask, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_object(ask, "x", b"1")
@@ -277,7 +280,8 @@ DIGITS = "9" * 5000
 def test_number_with_thousands_of_digits_causes_a_400(
     ask: Ask, method: str, target: str, headers: dict[str, str]
 ) -> None:
-    """Python reads at most 4,300 digits. An empty target means the next chunk of an upload."""
+    """Python converts at most 4,300 digits to an integer. An empty upload target selects the next chunk of an
+    upload."""
     put_object(ask, "x", b"hello")
     started = ask("POST", UPLOAD + "?uploadType=resumable&name=y")
     place = started.headers["location"].removeprefix("http://h:1")

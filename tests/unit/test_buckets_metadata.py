@@ -128,7 +128,9 @@ def get_json(metadata: Metadata, path: str, query: str = "") -> Any:
         (f"{V1}/instance/virtual-clock/drift-token", "0"),
     ],
 )
-def test_metadata_has_values_and_directories(metadata: Metadata, path: str, expected: str) -> None:
+def test_metadata_server_returns_values_and_directory_listings(
+    metadata: Metadata, path: str, expected: str
+) -> None:
     assert text(metadata, path) == expected
 
 
@@ -148,7 +150,9 @@ def test_metadata_contains_region_and_zone_of_the_job(metadata: Metadata) -> Non
         assert get_metadata(metadata, path).status == 404
 
 
-def test_access_token_is_returned_for_any_scopes(metadata: Metadata) -> None:
+def test_metadata_server_returns_an_access_token_for_any_requested_scopes(
+    metadata: Metadata,
+) -> None:
     for account in ("default", EMAIL):
         path = f"{V1}/instance/service-accounts/{account}/token"
         shown = get_json(metadata, path, f"scopes={SCOPE}")
@@ -156,7 +160,7 @@ def test_access_token_is_returned_for_any_scopes(metadata: Metadata) -> None:
         assert (shown["expires_in"], shown["token_type"]) == (3600, "Bearer")
 
 
-def test_recursive_request_returns_the_whole_tree(metadata: Metadata) -> None:
+def test_recursive_metadata_request_returns_the_whole_tree(metadata: Metadata) -> None:
     whole = get_json(metadata, f"{V1}/", "recursive=true")
     number = project_number("p1")
     assert whole["project"] == {"attributes": {}, "numericProjectId": number, "projectId": "p1"}
@@ -231,7 +235,7 @@ async def start_hanging_get(
 
 
 @pytest.mark.parametrize("notice", ["preempted", "maintenance"])
-def test_hanging_get_returns_after_a_notice(
+def test_waiting_metadata_request_returns_after_a_preemption_notice(
     metadata: Metadata, notices: Notices, notice: str
 ) -> None:
     """Training programs wait for this notice in a background thread
@@ -266,7 +270,9 @@ def test_hanging_get_returns_after_a_notice(
     asyncio.run(watch())
 
 
-def test_notice_reaches_only_its_replica(metadata: Metadata, notices: Notices) -> None:
+def test_preemption_notice_is_visible_only_to_the_preempted_replica(
+    metadata: Metadata, notices: Notices
+) -> None:
     async def watch() -> None:
         _, task = await start_hanging_get(metadata, "preempted", "&timeout_sec=1")
         notices.add(JobClaims(1234567890123, 2, "workerpool1-4", "p1", EMAIL), "preempted")
@@ -275,7 +281,9 @@ def test_notice_reaches_only_its_replica(metadata: Metadata, notices: Notices) -
     asyncio.run(watch())
 
 
-def test_hanging_get_with_an_outdated_etag_returns_immediately(metadata: Metadata) -> None:
+def test_waiting_metadata_request_with_an_outdated_etag_returns_immediately(
+    metadata: Metadata,
+) -> None:
     path = f"{V1}/instance/preempted"
     tag = etag_of(get_metadata(metadata, path))
     assert get_metadata(metadata, path, "wait_for_change=true&last_etag=NONE").body == b"FALSE"
@@ -283,7 +291,9 @@ def test_hanging_get_with_an_outdated_etag_returns_immediately(metadata: Metadat
     assert (answer.status, etag_of(answer)) == (200, tag)
 
 
-def test_disconnected_watcher_is_released(metadata: Metadata, notices: Notices) -> None:
+def test_waiting_metadata_request_is_removed_when_the_client_disconnects(
+    metadata: Metadata, notices: Notices
+) -> None:
     async def watch() -> None:
         client, task = await start_hanging_get(metadata, "preempted")
         client.leave()
@@ -303,7 +313,7 @@ def test_disconnected_watcher_is_released(metadata: Metadata, notices: Notices) 
         ("instance/no-such-key", "", 404),
     ],
 )
-def test_unsupported_hanging_get_is_rejected(
+def test_invalid_or_unsupported_waiting_metadata_request_is_rejected(
     metadata: Metadata, path: str, query: str, status: int
 ) -> None:
     assert get_metadata(metadata, f"{V1}/{path}", f"wait_for_change=true&{query}").status == status

@@ -79,7 +79,9 @@ def test_metadata_larger_than_an_extended_attribute_is_stored(store: ObjectStore
     assert store.read_record(ObjectRef(BUCKET, "x")) == small
 
 
-def test_preconditions_use_the_current_generation(store: ObjectStore) -> None:
+def test_preconditions_are_checked_against_the_current_generation_of_the_object(
+    store: ObjectStore,
+) -> None:
     first = put(store, "x", b"1", ABSENT)
     with pytest.raises(PreconditionFailed):
         put(store, "x", b"2", ABSENT)
@@ -133,7 +135,9 @@ def test_concurrent_conditional_updates_lose_no_write(store: ObjectStore) -> Non
 class TestWritesThroughTheDirectory:
     """spec/program#storage: /gcs/BUCKET and the API show the same objects."""
 
-    def test_new_file_is_an_object_with_checksums(self, store: ObjectStore) -> None:
+    def test_file_created_by_a_program_is_an_object_with_checksums(
+        self, store: ObjectStore
+    ) -> None:
         path_of(store, "d").mkdir()
         path_of(store, "d/f").write_bytes(b"hello")
         record = store.read_record(ObjectRef(BUCKET, "d/f"))
@@ -144,10 +148,11 @@ class TestWritesThroughTheDirectory:
         assert names(store) == ["d/f"]
 
     @pytest.mark.parametrize("is_copy", [False, True])
-    def test_metadata_change_during_hashing_is_kept(
+    def test_metadata_change_is_kept_if_a_read_computes_checksums_at_the_same_time(
         self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, is_copy: bool
     ) -> None:
-        """A read stores the computed checksums, or the link between a copied file and its record."""
+        """A read stores the computed checksums, or the link between a copied file and its record. That write
+        must not overwrite a concurrent change of the metadata."""
         if is_copy:
             put(store, "f", b"hello")
             path_of(store, "f").unlink()
@@ -165,7 +170,9 @@ class TestWritesThroughTheDirectory:
         assert (record.metadata, record.crc32c) == ({"k": "v"}, "mnG7TA==")
 
     @pytest.mark.parametrize("how", ["in place", "replaced", "removed and made"])
-    def test_rewritten_file_has_a_new_generation(self, store: ObjectStore, how: str) -> None:
+    def test_file_rewritten_by_a_program_has_a_new_object_generation(
+        self, store: ObjectStore, how: str
+    ) -> None:
         record = put(store, "f", b"12345", draft=Draft({}, {"k": "v"}))
         path = path_of(store, "f")
         if how == "in place":
@@ -186,7 +193,7 @@ class TestWritesThroughTheDirectory:
             put(store, "f", b"x", Conditions(generation_match=record.generation))
         put(store, "f", b"x", Conditions(generation_match=now.generation))
 
-    def test_symbolic_links_and_pipes_are_not_objects(
+    def test_symbolic_links_and_pipes_in_a_bucket_are_not_objects(
         self, store: ObjectStore, tmp_path: Path
     ) -> None:
         (tmp_path / "secret").write_bytes(b"secret")
@@ -227,7 +234,7 @@ class TestConflictingNames:
         assert names(store) == []
         assert list(path_of(store).iterdir()) == []
 
-    def test_object_is_visible_while_it_moves_out_of_the_shadow_directory(
+    def test_object_stays_visible_during_its_move_out_of_the_shadow_directory(
         self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         opened = tree.open_directory
@@ -284,7 +291,7 @@ class TestConflictingNames:
     st.integers(1, 4),
     st.booleans(),
 )  # fmt: skip
-def test_list_pages_equal_a_sorted_list(
+def test_concatenated_list_pages_equal_the_sorted_list_of_all_objects(
     tmp_path_factory: pytest.TempPathFactory,
     objects: set[str],
     prefix: str,
@@ -348,7 +355,7 @@ class TestUploadSessions:
 
     @pytest.mark.parametrize("conditions", [Conditions(), ABSENT])
     @pytest.mark.parametrize("point", ["announced", "renamed"])
-    def test_upload_survives_a_crash_during_its_commit(
+    def test_upload_can_be_completed_after_a_crash_during_the_commit(
         self,
         store: ObjectStore,
         monkeypatch: pytest.MonkeyPatch,
@@ -382,7 +389,9 @@ class TestUploadSessions:
         assert get(store, "big") == b"hello"
         assert isinstance(UploadSessions(store).resume(BUCKET, upload_id), CommittedUpload)
 
-    def test_newest_request_takes_over_the_upload_session(self, store: ObjectStore) -> None:
+    def test_new_request_takes_over_an_upload_session_and_older_writers_fail(
+        self, store: ObjectStore
+    ) -> None:
         sessions = UploadSessions(store)
         upload_id = sessions.start(UploadSpec(BUCKET, "x"))
         first = self.writer(sessions, upload_id)
@@ -409,7 +418,7 @@ class TestUploadSessions:
         assert self.writer(sessions, upload_id).offset == 1
         assert self.writer(sessions, upload_id).offset == 1
 
-    def test_ending_request_does_not_deadlock_with_a_commit(
+    def test_closing_an_upload_request_does_not_deadlock_with_a_running_commit(
         self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A running commit holds its writer's lock, and deletes the session if it fails."""
@@ -425,7 +434,9 @@ class TestUploadSessions:
         monkeypatch.setattr(writer, "close", wait_for_the_commit)
         sessions.release(writer)
 
-    def test_failed_cancelled_and_expired_sessions_are_unknown(self, store: ObjectStore) -> None:
+    def test_failed_cancelled_and_expired_upload_sessions_are_not_found(
+        self, store: ObjectStore
+    ) -> None:
         sessions = UploadSessions(store)
         bad = sessions.start(UploadSpec(BUCKET, "x", expected=Checksums("AA", "")))
         with pytest.raises(InvalidRequest):
@@ -465,10 +476,11 @@ def test_invalid_file_name_does_not_break_the_list(store: ObjectStore, path: str
     {"created_ns": 10**30}, {"generation": -1}, {"holds": ["kind"]}, {"deleted_ns": 1},
     b'{"md5":"\xff"}',
 ], ids=str)  # fmt: skip
-def test_program_cannot_forge_record_fields(
+def test_program_cannot_forge_object_metadata_by_extended_file_attributes(
     tmp_path: Path, forged: dict[str, object] | bytes
 ) -> None:
-    """A program may write the attributes of its own files. Clients send tokens to a `mediaLink`."""
+    """A program may write the extended attributes of its own files. Clients send their tokens to the
+    `mediaLink` of an object, so a forged link would steal tokens."""
     store = ObjectStore(tmp_path / "store")
     store.catalog.create(BUCKET)
     record = put(store, "x")
@@ -487,8 +499,10 @@ def test_file_with_any_modification_time_is_listed() -> None:
 
 
 @ordinary
-def test_unreadable_file_is_listed_and_its_error_names_the_cause(store: ObjectStore) -> None:
-    """A program has removed the permissions (`chmod 000`) of a file or of a directory."""
+def test_unreadable_file_is_listed_and_the_error_of_a_read_contains_the_cause(
+    store: ObjectStore,
+) -> None:
+    """A program has removed all permissions (`chmod 000`) of a file or of a directory."""
     for name in ("a", "b", "c/d", "e"):
         put(store, name, b"content")
     directory = store.catalog.directory(BUCKET)

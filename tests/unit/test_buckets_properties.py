@@ -45,8 +45,8 @@ def test_error_names_the_unsupported_bucket_property(ask: Ask, resource: dict[st
     assert "labels" not in ask("GET", BUCKET).json
 
 
-def test_neutral_property_values_are_accepted(ask: Ask) -> None:
-    """Clients send them by default, and when they send back a resource."""
+def test_unsupported_bucket_properties_are_accepted_with_their_default_values(ask: Ask) -> None:
+    """Clients send such defaults automatically, or when they write a resource back after reading it."""
     nothing: dict[str, Any] = {
         "softDeletePolicy": {"retentionDurationSeconds": "0"},
         "autoclass": {"enabled": False},
@@ -98,7 +98,7 @@ def test_error_names_the_unsupported_object_property(ask: Ask, resource: dict[st
     assert ask("GET", f"{ITEM}y").status == 404
 
 
-def test_compose_rejects_deletion_of_its_sources(ask: Ask) -> None:
+def test_compose_request_that_deletes_the_source_objects_is_rejected(ask: Ask) -> None:
     put_object(ask, "x", b"content")
     body = {"sourceObjects": [{"name": "x"}], "deleteSourceObjects": True}
     answer = ask("POST", f"{ITEM}y/compose", body)
@@ -129,7 +129,8 @@ def test_customer_supplied_encryption_keys_are_rejected(ask: Ask, header: str) -
 
 @pytest.mark.parametrize("name", ["predefinedAcl", "destinationPredefinedAcl"])
 def test_public_predefined_acl_is_rejected_and_named_in_the_error(ask: Ask, name: str) -> None:
-    """If the service ignored it, the caller would consider the object public. Private ACLs are accepted."""
+    """If the service ignored the ACL, the caller would consider the object public. Private ACLs are
+    accepted."""
     put_object(ask, "x", b"content")
     for method, target in (
         ("POST", f"{UPLOAD}?uploadType=media&name=y"),
@@ -151,7 +152,7 @@ def test_public_predefined_acl_is_rejected_and_named_in_the_error(ask: Ask, name
     assert ask("PUT", "/bucket/z", b"", x_goog_acl="project-private").status == 200
 
 
-def test_conditional_reads_compare_entity_tags(ask: Ask) -> None:
+def test_conditional_reads_return_200_304_or_412_depending_on_the_entity_tag(ask: Ask) -> None:
     put_object(ask, "x", b"one")
     for target in (f"{ITEM}x", BUCKET):
         tag = ask("GET", target).json["etag"]
@@ -162,7 +163,9 @@ def test_conditional_reads_compare_entity_tags(ask: Ask) -> None:
         assert ask("GET", target, if_none_match="kittens").status == 200
 
 
-def test_public_access_prevention_disables_public_bindings(ask: Ask, store: ObjectStore) -> None:
+def test_enforced_public_access_prevention_disables_grants_to_all_users(
+    ask: Ask, store: ObjectStore
+) -> None:
     public = {"bindings": [{"role": "roles/storage.objectViewer", "members": ["allUsers"]}]}
     assert ask("PUT", f"{BUCKET}/iam", public).status == 200
 

@@ -38,7 +38,7 @@ def write_settings(tmp_path: Path, text: str) -> Path:
     return config
 
 
-def test_bucket_tables_are_read(tmp_path: Path) -> None:
+def test_bucket_tables_of_the_settings_file_are_parsed(tmp_path: Path) -> None:
     far, near = load(write_settings(tmp_path, S3), {}).buckets
     assert (far.bucket, far.prefix, far.region) == ("corp-data", "training", "eu-west-1")
     assert (far.is_remote, far.shared) == (True, True)
@@ -68,7 +68,7 @@ def test_invalid_bucket_table_is_rejected_at_start(tmp_path: Path, lines: str, f
     assert fault in str(refused.value)
 
 
-def test_all_faults_of_a_table_are_reported_without_secrets(tmp_path: Path) -> None:
+def test_error_of_a_bucket_table_lists_all_faults_and_contains_no_secrets(tmp_path: Path) -> None:
     """A secret in place of a variable's name does not appear in the error."""
     text = '[[buckets]]\nname = "A"\nstore = "s3"\nsecret_key_env = "can/ary+secret"\n'
     with pytest.raises(SettingsError) as refused:
@@ -89,7 +89,7 @@ def test_unserviceable_remote_bucket_is_rejected_at_start(monkeypatch: pytest.Mo
     assert "a local directory" in str(cannot_serve([table], ["far-1"]))
 
 
-def test_remote_bucket_is_in_the_catalog(tmp_path: Path) -> None:
+def test_remote_bucket_of_the_settings_is_listed_next_to_local_buckets(tmp_path: Path) -> None:
     far = BucketTable("far-1", "s3", region="eu-west-1", project="vision")
     near = BucketTable("near-1", project="vision", shared=True)
     rules = BucketRules("own", tables=(far, near))
@@ -112,7 +112,7 @@ def test_remote_bucket_is_in_the_catalog(tmp_path: Path) -> None:
     assert later.get("far-1").created_ns == 7
 
 
-def test_new_policy_applies_immediately_in_all_processes(tmp_path: Path) -> None:
+def test_changed_bucket_policy_applies_immediately_in_all_processes(tmp_path: Path) -> None:
     """Each read checks whether another process has changed the record's file."""
     here, there = (BucketCatalog(tmp_path / "store", lambda: 7) for _ in range(2))
     here.create("mine-1", project="p")
@@ -125,7 +125,7 @@ def test_new_policy_applies_immediately_in_all_processes(tmp_path: Path) -> None
     assert there.access("mine-1") is None
 
 
-def test_default_bucket_belongs_to_the_services_current_project(tmp_path: Path) -> None:
+def test_default_bucket_belongs_to_the_project_of_the_current_settings(tmp_path: Path) -> None:
     """The setting may have changed after the bucket was created."""
     BucketCatalog(tmp_path / "store", lambda: 7, BucketRules("p")).ensure(DEFAULT_BUCKET)
     catalog = BucketCatalog(tmp_path / "store", lambda: 8, BucketRules("own"))

@@ -51,8 +51,8 @@ def test_upload_size_must_match_the_announced_size(ask: Ask) -> None:
     assert ask("PUT", target, b"hello!").status == 400
 
 
-def test_upload_with_unknown_total_ends_with_its_request(ask: Ask) -> None:
-    """The client for Node.js sends content above 5 MB in this way."""
+def test_upload_of_unknown_size_is_complete_at_the_end_of_its_last_request(ask: Ask) -> None:
+    """The client for Node.js uploads content above 5 MB without announcing the size."""
     start = ask("POST", UPLOAD + "?uploadType=resumable&name=x")
     target = start.headers["location"].removeprefix("http://h:1")
     assert ask("PUT", target, [b"he"], gone=True, content_range="bytes 0-*/*").status == 0
@@ -60,9 +60,9 @@ def test_upload_with_unknown_total_ends_with_its_request(ask: Ask) -> None:
     assert ask("PUT", target, b"llo", content_range="bytes 2-*/*").json["size"] == "5"
 
 
-def test_client_may_request_a_header_instead_of_status_308(ask: Ask) -> None:
-    """Go's client libraries request this, and treat a 308 as a failure (google.golang.org/api,
-    gensupport)."""
+def test_client_may_request_a_response_header_in_place_of_the_status_308(ask: Ask) -> None:
+    """Go's client libraries request the header, because they treat the status 308 as a failure
+    (google.golang.org/api, gensupport)."""
     start = ask("POST", UPLOAD + "?uploadType=resumable&name=big")
     target = start.headers["location"].removeprefix("http://h:1")
     part = ask("PUT", target, b"hel", content_range="bytes 0-2/*", x_guploader_no_308="yes")
@@ -92,7 +92,8 @@ def start_resumable_upload(ask: Ask, resource: dict[str, str], **headers: str) -
 def test_every_checksum_of_a_resumable_upload_is_verified(
     ask: Ask, kind: str, place: str, is_right: bool
 ) -> None:
-    """A checksum at the start was ignored if the last chunk had a checksum, which the Python client sends."""
+    """Both checksums count: the checksum in the first request, and the checksum that the Python client sends
+    with the last chunk."""
     digest = (crc if kind == "crc32c" else md5)(b"hello" if is_right else b"other")
     wrong = {"x_goog_hash": f"{kind}={digest}"}
     # The client's checksum at the end is always correct.
@@ -118,8 +119,8 @@ PARTS = (
 
 
 def test_every_checksum_of_a_single_request_upload_is_verified(ask: Ask) -> None:
-    """The checksums are in headers (repeated ones, too), in a part, in the metadata, of the body, or
-    contradict each other."""
+    """The checksums are in single or repeated headers, in a part, or in the metadata. Some contradict each
+    other."""
     good, bad = crc(b"hello"), crc(b"other")
     kinds = {"content_type": "multipart/related; boundary=x"}
     media, multipart_ = f"{UPLOAD}?uploadType=media&name=a", f"{UPLOAD}?uploadType=multipart&name=a"

@@ -72,7 +72,7 @@ def test_xml_api_writes_reads_and_deletes_an_object(ask: Ask) -> None:
 
 
 def test_xml_preconditions_are_read_from_headers(ask: Ask) -> None:
-    """Delta Lake and Lance prevent two writers of one version in this way."""
+    """With such headers, Delta Lake and Lance prevent two concurrent writers of the same version."""
     only_new = {"x_goog_if_generation_match": "0"}
     first = ask("PUT", "/bucket/log", b"1", **only_new)
     assert first.status == 200
@@ -127,8 +127,11 @@ def test_xml_list_has_names_prefixes_and_pages(ask: Ask) -> None:
     assert ask("GET", "/nothing?list-type=2").status == 404
 
 
-def test_multipart_upload_creates_an_object_from_its_parts(ask: Ask, store: ObjectStore) -> None:
-    """Parts arrive in any order, and may be repeated. The object exists only after the list of parts."""
+def test_completed_multipart_upload_creates_an_object_from_the_uploaded_parts(
+    ask: Ask, store: ObjectStore
+) -> None:
+    """Parts may arrive in any order, and more than once. The object exists only after the completion with the
+    list of parts."""
     upload = start_multipart_upload(ask, content_type="text/plain")
     second = put_part(ask, upload, 2, b"world")
     put_part(ask, upload, 1, b"nonsense")
@@ -162,7 +165,9 @@ def test_multipart_upload_creates_an_object_from_its_parts(ask: Ask, store: Obje
         part_list((1, ""), (1, "")),
     ],
 )
-def test_invalid_part_list_creates_no_object(ask: Ask, listed: bytes) -> None:
+def test_completion_with_an_invalid_list_of_parts_creates_no_object(
+    ask: Ask, listed: bytes
+) -> None:
     upload = start_multipart_upload(ask)
     etag = put_part(ask, upload, 1, b"x")
     at = f"/bucket/big?uploadId={upload}"
@@ -171,10 +176,10 @@ def test_invalid_part_list_creates_no_object(ask: Ask, listed: bytes) -> None:
     assert ask("POST", at, part_list((1, etag))).status == 200
 
 
-def test_repeated_completion_does_not_interrupt_the_first_one(
+def test_repeated_completion_of_a_multipart_upload_does_not_interrupt_the_first(
     ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A completion of large parts can take longer than a client waits."""
+    """A client repeats the request if the completion of large parts takes longer than its timeout."""
     at = f"/bucket/big?uploadId={start_multipart_upload(ask)}"
     put_part(ask, at.rpartition("=")[2], 1, b"x")
     repeated: list[int] = []
@@ -202,7 +207,9 @@ def test_cancelled_multipart_upload_leaves_no_files(ask: Ask, store: ObjectStore
         assert ask("PUT", f"/bucket/big?partNumber={number}&uploadId=any", b"x").status == 400
 
 
-def test_program_of_another_project_cannot_use_the_xml_api(ask: Ask, store: ObjectStore) -> None:
+def test_program_cannot_access_buckets_of_another_project_by_the_xml_api(
+    ask: Ask, store: ObjectStore
+) -> None:
     store.catalog.create("theirs", project="q")
     put_object(ask, "a", b"secret")
     upload = start_multipart_upload(ask)
@@ -226,7 +233,7 @@ def test_program_of_another_project_cannot_use_the_xml_api(ask: Ask, store: Obje
     assert ask("PUT", "/theirs/a").status == 200
 
 
-def test_errors_have_the_form_of_the_xml_api(ask: Ask) -> None:
+def test_errors_of_xml_requests_have_the_status_and_code_of_the_xml_api(ask: Ask) -> None:
     ask("PUT", "/bucket/a", b"1")
     list_of_none = part_list((1, '"x"'))
     refusals = {

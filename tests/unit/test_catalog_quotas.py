@@ -43,7 +43,7 @@ def test_every_usage_metric_is_listed() -> None:
         assert {metric for metric, _ in used} <= set(names)
 
 
-def test_gang_request_matches_the_job() -> None:
+def test_capacity_request_of_a_job_contains_its_replicas_machines_and_priority() -> None:
     """spec/queue#spot: only SPOT jobs are preempted by on-demand jobs."""
     made = job(1, 2, scheduling=Scheduling(priority=3, timeout=77, strategy=Strategy.SPOT))
     asked_gang = gang(made, Policy())
@@ -67,8 +67,8 @@ def test_gang_request_matches_the_job() -> None:
     assert first == (ReplicaId(0, 0), wanted)
 
 
-def test_equal_gang_requests_share_their_tuples() -> None:
-    """Of 100,000 waiting gangs, most have one of a few shapes. Sharing saves memory."""
+def test_capacity_requests_of_equal_jobs_share_tuples_in_memory() -> None:
+    """Most of 100,000 waiting jobs have one of a few shapes. Shared tuples save memory."""
     first, second = job(1, 2), decode_job(encode_job(job(1, 2)), b"[]", 0)
     assert isinstance(second, Job) and second.spec.pools is not first.spec.pools
     assert gang(first, Policy()).replicas is gang(second, Policy()).replicas

@@ -9,7 +9,7 @@ from trainshed.core.names import Api
 REPOSITORY = "us-docker.pkg.dev/vertex-ai/training/"
 
 
-def test_accelerated_machine_types_list_their_accelerators() -> None:
+def test_machine_types_that_require_accelerators_list_valid_accelerators() -> None:
     """A machine type that requires accelerators has at least one accelerator type."""
     for api in Api:
         for machine in machines.requestable_types(api):
@@ -27,7 +27,7 @@ def test_scale_tiers_use_known_machine_types() -> None:
     )
 
 
-def test_scale_tier_price_is_the_sum_of_its_machines() -> None:
+def test_price_of_a_scale_tier_is_the_sum_of_the_machine_prices() -> None:
     """facts/machines#ml-units: the public price list of the scale tiers."""
     prices = {"BASIC": 0.3878, "STANDARD_1": 4.0571, "PREMIUM_1": 33.7829, "BASIC_GPU": 1.6939}
     for tier, pools in machines.predefined_tiers().items():

@@ -65,7 +65,7 @@ def names_in(path: Path) -> set[str]:
         ("127.0.0.1", 1, "", "server.json"),
     ],
 )
-def test_server_certificate_is_renewed_by_the_same_authority(
+def test_expiring_or_damaged_server_certificate_is_renewed_by_the_same_authority(
     tmp_path: Path, host: str, days: int, torn: str, lost: str
 ) -> None:
     """The certificate is renewed before it expires, if its names change, and if it is damaged. Clients that
@@ -84,14 +84,16 @@ def test_server_certificate_is_renewed_by_the_same_authority(
     assert ends - (NOW + days * DAY) == pytest.approx(825 * DAY, abs=DAY)
 
 
-def test_authority_near_its_expiry_is_replaced(tmp_path: Path) -> None:
+def test_certificate_authority_is_replaced_before_it_expires(tmp_path: Path) -> None:
     first = prepare_own_certificates(tmp_path, "127.0.0.1", NOW).ca.read_bytes()
     again = prepare_own_certificates(tmp_path, "127.0.0.1", NOW + 3_500 * DAY)
     assert again.ca.read_bytes() != first
     assert again.ca.read_text() in again.roots.read_text()
 
 
-def test_authority_without_its_key_is_reported(tmp_path: Path) -> None:
+def test_missing_key_of_the_certificate_authority_is_reported_at_the_next_signature(
+    tmp_path: Path,
+) -> None:
     prepare_own_certificates(tmp_path, "127.0.0.1", NOW)
     (tmp_path / "ca.key").unlink()
     # The key is not needed until the next signature.
@@ -102,7 +104,7 @@ def test_authority_without_its_key_is_reported(tmp_path: Path) -> None:
         prepare_own_certificates(tmp_path, "10.1.2.3", NOW + DAY)
 
 
-def test_key_of_another_authority_is_rejected(tmp_path: Path) -> None:
+def test_key_that_does_not_match_the_certificate_authority_is_rejected(tmp_path: Path) -> None:
     prepare_own_certificates(tmp_path, "127.0.0.1", NOW)
     (tmp_path / "ca.key").write_bytes(Authority.new(NOW, DAY).key_pem())
     with pytest.raises(CertificatesUnusable, match=r"ca\.key does not belong to ca\.pem"):
@@ -120,7 +122,7 @@ def pair(directory: Path) -> tuple[Path, Path]:
     return directory / "cert.pem", directory / "key.pem"
 
 
-def test_clients_trust_the_users_own_certificate(tmp_path: Path) -> None:
+def test_certificate_provided_by_the_operator_is_trusted_by_clients(tmp_path: Path) -> None:
     chain, key = pair(tmp_path)
     served = provided_certificates(chain, key, tmp_path / "tls")
     assert (served.chain, served.key, served.ca) == (chain, key, chain)
@@ -200,7 +202,9 @@ def test_programs_can_read_trusted_certificates_but_no_key(tmp_path: Path) -> No
     assert files.certificate.parent not in files.trust.parents
 
 
-def test_operators_authorities_are_trusted_without_duplicates(tmp_path: Path) -> None:
+def test_certificate_authorities_of_the_operator_are_trusted_without_duplicates(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "other").mkdir()
     other = issue_certificate(tmp_path / "other", "proxy", ("proxy",), NOW).ca
     bundle = tmp_path / "bundle.pem"

@@ -139,7 +139,9 @@ def test_every_checklist_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_checklist_names_every_file_of_its_change(kind: str, tree: Tree) -> None:
+def test_checklist_lists_every_file_that_the_described_change_requires(
+    kind: str, tree: Tree
+) -> None:
     listed = mentions(CHECKLISTS[kind])
     gates = EXAMPLES[kind].partition("\n")[0].removeprefix("gates ")
     changes = re.findall(r"^(---|!!!) (.+)\n((?:(?!---|!!!).+\n)*)", EXAMPLES[kind], re.MULTILINE)

@@ -23,7 +23,7 @@ def _commands(command: click.Command, *path: str) -> Iterator[tuple[str, click.C
         yield " ".join(path), loaded
 
 
-def test_all_commands_offer_the_same_output_formats() -> None:
+def test_all_commands_with_an_output_format_option_offer_json_and_yaml() -> None:
     for name, command in _commands(group):
         for parameter in command.params:
             if "--format" in parameter.opts:

@@ -65,8 +65,9 @@ def test_long_cells_of_the_last_column_wrap() -> None:
     ]
 
 
-def test_shortened_verdict_still_shows_its_consequence() -> None:
-    """spec/logs#lines: each verdict shows its budget, after the lines of an installer."""
+def test_shortened_failure_verdict_still_shows_the_consequence_for_the_job() -> None:
+    """spec/logs#lines: each verdict ends with its budget and its consequence, even after long installer
+    output."""
     evidence = "The runtime could not be built. Its last lines:\n  error: (one): two\nMake room."
     message = f"Rule internal_error for the attempt ({evidence}): 1 of 2; the job is retried."
     output = click.unstyle(
@@ -105,12 +106,12 @@ def test_terminal_shows_progress_of_a_large_transfer(
         (76 * 3600 * SECOND, "3d 4h"),
     ],
 )
-def test_durations_are_formatted_with_one_or_two_units(length: int, text: str) -> None:
+def test_durations_are_formatted_with_at_most_two_time_units(length: int, text: str) -> None:
     assert duration(length) == text
 
 
 @pytest.mark.parametrize("text", ["999999999d", "1900-01-01"])
-def test_since_option_accepts_very_old_times(text: str) -> None:
+def test_since_option_treats_very_old_times_as_the_start_of_the_epoch(text: str) -> None:
     assert text_nanos(moment(text, SECOND, "--since")) == "1970-01-01T00:00:00.000000001Z"
     with pytest.raises(click.UsageError, match="Write how long ago"):
         moment("0001-01-01", SECOND, "--since")

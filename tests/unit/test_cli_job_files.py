@@ -65,7 +65,7 @@ def test_job_file_accepts_a_single_value_for_a_list() -> None:
         ),
     ],
 )
-def test_job_file_form_is_recognized(result: dict[str, Any], file: JobFile) -> None:
+def test_api_and_format_of_a_job_file_are_recognized(result: dict[str, Any], file: JobFile) -> None:
     assert recognize(result, None, "n", "i") == file
     assert recognize(result, file.api, "n", "i") == file
 

@@ -44,7 +44,7 @@ def test_colours_are_kept_only_in_log_lines() -> None:
     assert keep_colours("\x1b[38:2:1:2:3mx") == f"\x1b[38:2:1:2:3mx{NONE}"
 
 
-def test_unfinished_colour_is_reset_at_the_end_of_its_line() -> None:
+def test_unfinished_terminal_colour_is_reset_at_the_end_of_the_line() -> None:
     assert keep_colours(f"{RED}a") == f"{RED}a{NONE}"
     assert keep_colours(f"{RED}a\nb") == f"{RED}a{NONE}\nb"
     assert keep_colours(f"{NONE}{RED}") == f"{NONE}{RED}{NONE}"
@@ -55,7 +55,7 @@ def test_carriage_returns_of_a_progress_bar_become_lines() -> None:
     assert keep_colours("windows\r") == "windows"
 
 
-def test_names_are_printed_on_one_line() -> None:
+def test_names_with_line_breaks_are_printed_on_a_single_line() -> None:
     assert one_line("a\nState  SUCCEEDED\x1b") == "a State  SUCCEEDED\\x1b"
 
 

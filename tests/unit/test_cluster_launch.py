@@ -157,7 +157,7 @@ PLANS: dict[str, tuple[JobSpec, tuple[ReplicaId, ...]]] = {
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_launch_matches_its_golden_file(name: str) -> None:
+def test_launch_variables_and_arguments_equal_the_recorded_golden_file(name: str) -> None:
     """spec/program#arguments: all variables and arguments of these jobs are compared byte by byte."""
     spec, replicas = PLANS[name]
     shown = json.dumps({str(r): launch(spec, r) for r in replicas}, indent=1, ensure_ascii=False)
@@ -189,7 +189,9 @@ def test_variable_references_in_arguments_are_expanded(text: str, expanded: str)
     assert expand(text, {"A": "1"}) == expanded
 
 
-def test_newer_framework_gets_variables_that_restore_the_old_behaviour() -> None:
+def test_newer_framework_gets_variables_that_restore_the_behaviour_of_the_requested_version() -> (
+    None
+):
     """spec/runtimes#substitutes: the user can override the variable or request the opposite behaviour."""
     old_way = OldWay("LOADS_ALL", "1", unless="LOADS_LITTLE")
 
@@ -204,7 +206,7 @@ def test_newer_framework_gets_variables_that_restore_the_old_behaviour() -> None
     assert "LOADS_ALL" not in variables_with((("LOADS_LITTLE", "1"),))
 
 
-def test_stall_label_of_any_size_can_be_encoded() -> None:
+def test_stall_timeout_label_with_a_huge_number_can_be_encoded() -> None:
     patient = replace(job(), labels=((STALL_LABEL, "9" * 60),))
     assert msgspec.msgpack.encode(stall_after(patient))
 

@@ -26,7 +26,9 @@ def test_compose_mounts_only_existing_files() -> None:
     assert "prometheus.token" in (DEPLOY / ".gitignore").read_text()
 
 
-def test_compose_service_settings_match_its_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compose_settings_of_the_service_match_those_of_the_compose_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     row = SERVICES["trainshed"]
     image = re.findall(r"(TRAINSHED_\w+)=(\S+)", IMAGE)
     for name, value in {**dict(image), **row["environment"]}.items():
@@ -38,7 +40,7 @@ def test_compose_service_settings_match_its_proxy(monkeypatch: pytest.MonkeyPatc
     assert "trainshed" in loaded.allowed_hosts, "Prometheus uses this host name"
 
 
-def test_compose_exposes_only_the_proxy() -> None:
+def test_only_the_proxy_of_the_compose_file_is_reachable_from_other_machines() -> None:
     """Inside the compose network, the service uses HTTP without TLS."""
     ports = {name: row["ports"] for name, row in SERVICES.items() if "ports" in row}
     assert ports.pop("proxy") == ["80:80", "443:443"]

@@ -46,7 +46,7 @@ def next_decisions(made: CapacityTracker, subject: Job) -> list[Event]:
     return [event for event in events if event is not None]
 
 
-def test_job_waits_until_other_programs_free_the_node() -> None:
+def test_job_waits_while_programs_outside_the_service_use_the_node() -> None:
     made, asks = tracker("a"), job(1)
     made.set_nodes([Node("a", 4, 2**40, others=OthersUse(vcpus=4))])
     made.put(asks)
@@ -96,10 +96,11 @@ def job_that_never_fits() -> tuple[CapacityTracker, Job]:
         (job_that_never_fits, CapacityRefused),
     ],
 )
-def test_decision_reserves_capacity_until_the_job_is_stored_without_the_decision(
+def test_scheduling_decision_is_repeated_only_if_the_job_is_stored_without_the_decision(
     case: Callable[[], tuple[CapacityTracker, Job]], kind: type[Event]
 ) -> None:
-    """spec/queue#gangs: capacity is allocated only once. A decision that was not stored is made again."""
+    """spec/queue#gangs: a decision reserves its capacity, so the capacity is allocated only once. If the job
+    is stored without the decision, the scheduler decides again."""
     made, subject = case()
     made.put(subject)
     (event,) = next_decisions(made, subject)
@@ -135,7 +136,7 @@ def numbered_job(uid: int) -> Job:
     return replace(job(1), uid=JobUid(uid), name=replace(job(1).name, job_id=str(uid)))
 
 
-async def test_changes_during_a_decision_are_visible_and_cause_another_decision() -> None:
+async def test_changes_during_a_scheduling_decision_are_visible_and_cause_a_new_decision() -> None:
     """ADR 12: only the parts of a decision that are still valid take effect."""
     scene = ThreadedTracker("a", "b")
     first, second, third = numbered_job(7), numbered_job(8), numbered_job(9)
@@ -168,7 +169,7 @@ async def test_preflight_does_not_change_capacity_or_block_decisions() -> None:
     assert await answers[2]
 
 
-async def test_waiting_preflights_are_rejected_when_the_service_stops(
+async def test_waiting_preflight_checks_are_rejected_when_the_service_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scene, answer, preflight = ThreadedTracker("a"), threading.Event(), explaining.preflight
@@ -204,8 +205,11 @@ def random_job(draw: random.Random, uid: int) -> Job:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_shortcut_for_a_new_waiting_job_matches_a_full_plan(seed: int) -> None:
-    """ADR 12: a new job is skipped if a job of the same shape already waits for capacity before it."""
+def test_skipping_the_plan_for_a_new_waiting_job_gives_the_decisions_of_a_full_plan(
+    seed: int,
+) -> None:
+    """ADR 12: the scheduler makes no plan for a new job if an older job of the same shape already waits for
+    capacity."""
     draw, now = random.Random(seed), NOW
     policy = Policy(
         strict=draw.random() < 0.7, max_replicas=3, patience=draw.choice((20, 600)) * SECOND

@@ -20,7 +20,7 @@ def count(histogram: Histogram, *labels: str) -> tuple[int, float]:
     return sum(series.counts), series.total
 
 
-def test_metrics_count_each_end_restart_and_log_line_once() -> None:
+def test_metrics_count_each_finished_job_restart_and_log_line_once() -> None:
     meters = Meters()
     running = replace(place(job()), state=JobState.RUNNING, phase=AttemptState.RUNNING)
     (replica,) = running.replicas

@@ -49,8 +49,10 @@ async def test_all_build_lines_are_in_the_log_after_preparation(tmp_path: Path) 
     assert UID in published
 
 
-async def test_log_starts_with_its_notices_once(tmp_path: Path) -> None:
-    """Repeated starts of the log add no notices. Build output follows them."""
+async def test_second_start_of_the_service_log_of_a_job_does_not_repeat_the_notices(
+    tmp_path: Path,
+) -> None:
+    """Build output follows the notices."""
     published: list[JobUid] = []
     log = ServiceLog(tmp_path, published.append)
     await log.start(UID, 1, ("notice", "warning"))
@@ -74,7 +76,7 @@ async def test_log_write_failure_does_not_fail_the_build() -> None:
     assert hearing.duration > 0
 
 
-async def test_cancelled_preparation_writes_its_received_lines() -> None:
+async def test_cancelled_preparation_writes_all_received_build_lines_to_the_log() -> None:
     written = RecordingLog()
     begun = asyncio.Event()
 
@@ -93,8 +95,8 @@ async def test_cancelled_preparation_writes_its_received_lines() -> None:
     assert written.batches == [["heard"]]
 
 
-async def test_preparation_closed_with_its_event_loop_does_not_wait() -> None:
-    """If the service ends during a build, waiting would make the build look like a failed one."""
+async def test_preparation_does_not_wait_when_the_event_loop_closes() -> None:
+    """If the preparation waited while the service stops, the build would be reported as failed."""
 
     async def prepare() -> None:
         async with BuildOutput(UID, 1, RecordingLog()):

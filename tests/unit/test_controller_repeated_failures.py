@@ -69,7 +69,7 @@ class FailingSteps:
         return [wish.cause for wish in wishes if isinstance(wish, CancelRequested)]
 
 
-def test_repeatedly_failing_tuning_job_ends_with_the_cause() -> None:
+def test_tuning_job_whose_steps_fail_repeatedly_fails_with_the_cause() -> None:
     house = TuningHouse(tuning(trials=4, parallel=2))
     house.run_step()
     children = [house.trial(number).job for number in (1, 2)]

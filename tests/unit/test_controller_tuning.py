@@ -168,7 +168,7 @@ def test_trial_results_are_stored_while_the_advisor_fails() -> None:
     assert [trial.number for trial in outcome.job.running] == [2]
 
 
-def test_unreadable_job_ends_only_its_own_trial() -> None:
+def test_unreadable_job_record_of_a_trial_ends_only_that_trial() -> None:
     house = TuningHouse(tuning(trials=2, parallel=1))
     house.run_step()
     spoil = f"UPDATE jobs SET record = x'00' WHERE uid = {house.trial(1).job}"
@@ -189,7 +189,7 @@ def running_trial() -> TuningHouse:
     return house
 
 
-def test_trial_measurements_come_from_its_summaries() -> None:
+def test_trial_measurements_are_read_from_the_event_files_of_the_trial() -> None:
     house = running_trial()
     house.logs_summaries({1: 0.25, 2: 0.5})
     house.run_step()
@@ -238,9 +238,9 @@ def test_restarted_service_stores_summaries_only_once() -> None:
 # --- early stopping ---
 
 
-def test_trials_that_end_during_a_suggestion_are_replaced_too() -> None:
-    """spec/tuning#trials: if another trial ends while a suggestion is computed, one more is requested at
-    once."""
+def test_trials_that_end_while_a_suggestion_is_computed_are_replaced_by_new_trials() -> None:
+    """spec/tuning#trials: if a second trial ends while a suggestion for the first is computed, the job
+    immediately requests another suggestion."""
     house = TuningHouse(tuning(trials=6, parallel=2))
     house.run_step()
     for number in (1, 2):

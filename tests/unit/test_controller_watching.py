@@ -49,7 +49,7 @@ def running(job: Job) -> Job:
     return replace(job, phase=AttemptState.RUNNING, replicas=(replica,))
 
 
-async def test_drill_line_printed_before_the_replica_start_event_is_found() -> None:
+async def test_fault_drill_fires_on_a_log_line_printed_before_the_replica_start_event() -> None:
     log = Log("step 7")
     log.released.set()
     fired: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
@@ -63,7 +63,7 @@ async def test_drill_line_printed_before_the_replica_start_event_is_found() -> N
     watchers.close()
 
 
-async def test_drill_requested_during_a_log_search_starts_at_the_last_line_of_the_log() -> None:
+async def test_fault_drill_requested_during_a_log_search_also_finds_the_last_log_line() -> None:
     log = Log("step 7")
     fired: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
     watchers = Watchers(log, lambda: CREATED, lambda _, event: fired.set_result(event))
@@ -86,7 +86,7 @@ def deadlines(*seconds: int) -> tuple[Deadline, ...]:
     return tuple(Deadline(at, PauseOver(at)) for at in (START + n * SECOND for n in seconds))
 
 
-def test_alarm_that_is_days_ahead_does_not_fire_early() -> None:
+def test_job_deadline_that_is_days_ahead_does_not_fire_early() -> None:
     clock, heard = Clock(START), list[int]()
 
     async def wait() -> None:
@@ -101,8 +101,9 @@ def test_alarm_that_is_days_ahead_does_not_fire_early() -> None:
     assert len(heard) == 1
 
 
-def test_sleep_never_ends_before_its_deadline() -> None:
-    """An early wake-up would make the caller loop without progress, because the clock has not advanced."""
+def test_sleep_until_a_deadline_never_ends_before_the_deadline() -> None:
+    """If a sleep ended too early, the caller would repeat it without progress, because the clock has not
+    reached the deadline."""
     clock = Clock(2_482_063 * SECOND)
 
     async def wait() -> None:

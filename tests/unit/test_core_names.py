@@ -8,7 +8,7 @@ from trainshed.core.names import EvaluationName, ModelName, StudyName
 LOCATION = "projects/p/locations/l"
 
 
-def test_resource_name_is_parsed_into_its_parts() -> None:
+def test_resource_name_is_parsed_into_project_location_and_identifiers() -> None:
     model = ModelName("p", "l", "m")
     assert ModelName.parse(f"{LOCATION}/models/m") == (model, "")
     assert ModelName.parse(f"{LOCATION}/models/m@2") == (model, "2")
@@ -18,7 +18,7 @@ def test_resource_name_is_parsed_into_its_parts() -> None:
 
 
 @pytest.mark.parametrize("end", ["", "/", "/s/t", "/s/trials", "/s@1"])
-def test_malformed_resource_name_is_rejected_with_its_field(end: str) -> None:
+def test_error_of_a_malformed_resource_name_contains_the_field_name(end: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         StudyName.parse(f"{LOCATION}/studies{end}", of="parent")
     [violation] = refused.value.violations
@@ -29,7 +29,7 @@ def test_malformed_resource_name_is_rejected_with_its_field(end: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["m@", "@1", "m@1@2", "m/1"])
-def test_model_name_has_one_version_separator(end: str) -> None:
+def test_model_name_with_an_empty_or_second_version_separator_is_rejected(end: str) -> None:
     with pytest.raises(InvalidRequest):
         ModelName.parse(f"{LOCATION}/models/{end}")
 

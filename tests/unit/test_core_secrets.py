@@ -43,7 +43,7 @@ def violations(env: dict[str, str], *args: str) -> dict[str, str]:
     return rejected_fields(lambda: parse_spec(env, *args))
 
 
-def test_launch_plan_has_secret_names_and_the_program_gets_values() -> None:
+def test_launch_plan_contains_only_secret_names_and_the_program_gets_the_values() -> None:
     argv, environ = launch_of(
         {
             "DB": "postgres://me:$(secret:db)@host",
@@ -96,7 +96,9 @@ def test_launch_plan_without_secrets_is_unchanged() -> None:
         ("\ufdd0db\ufdd1", "U+FDD0"),
     ],
 )
-def test_invalid_secret_reference_error_names_its_variable(value: str, fault: str) -> None:
+def test_error_of_an_invalid_secret_reference_names_the_environment_variable(
+    value: str, fault: str
+) -> None:
     """spec/submit#refusals: the error names every invalid field."""
     faults = violations({"GOOD": "$(secret:db)", "BAD": value})
     assert list(faults) == ["job_spec.worker_pool_specs[0].container_spec.env[1].value"]
@@ -111,7 +113,7 @@ def test_secret_reference_in_an_argument_is_rejected() -> None:
     assert "$(VARIABLE)" in faults[f"{field}[1]"]
 
 
-def test_image_cannot_read_secrets_by_forged_markers() -> None:
+def test_secret_markers_in_variables_of_an_image_are_not_replaced_by_secrets() -> None:
     """Secret markers count only in environment variables of the job. Elsewhere they are plain text."""
     name, mark = JobName(Api.VERTEX, "p", "us-central1", "7"), "\ufdd0db\ufdd1"
     spec = parse_spec({"OWN": "$(FROM_IMAGE)"})

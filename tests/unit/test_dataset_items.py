@@ -86,12 +86,14 @@ def import_items(
         ),
     ],
 )
-def test_csv_lines_become_json_items(form: str, line: str, expected: dict[str, Any]) -> None:
+def test_csv_import_lines_are_converted_to_json_data_items(
+    form: str, line: str, expected: dict[str, Any]
+) -> None:
     together = [item for split in import_items(form, f"{line}\n").values() for item in split]
     assert together == [expected]
 
 
-def test_bounding_boxes_of_one_image_are_merged() -> None:
+def test_bounding_boxes_of_the_same_image_are_merged_into_one_item() -> None:
     lines = (
         "gs://b/1.jpg,a,0,0,,,1,1,,\ngs://b/1.jpg,b,0,0,1,0,1,1,0,1\ngs://b/2.jpg,c,0,0,,,1,1,,\n"
     )
@@ -100,7 +102,7 @@ def test_bounding_boxes_of_one_image_are_merged() -> None:
     assert second["imageGcsUri"] == "gs://b/2.jpg"
 
 
-def test_json_lines_get_the_labels_of_their_import() -> None:
+def test_json_data_items_get_the_labels_of_their_import_request() -> None:
     line = r'{"textContent": "half: \ud83d",  "other": {"displayName": "ä"}}'
     buckets = Memory({"gs://b/in.jsonl": f"{line}\n\n".encode()})
     plain = item_plan(DatasetKind.TEXT, DataFiles(("gs://b/in.jsonl",), uri_of(TEXT)), rule=ALL)
@@ -138,7 +140,9 @@ def test_ml_use_of_an_item_overrides_the_fractions() -> None:
         (TEXT, "a.jsonl", '{"textContent": "a", "dataItemResourceLabels": {"a": 1}}', "values are texts"),
     ],
 )  # fmt: skip
-def test_error_of_an_item_contains_its_line(form: str, name: str, content: str, words: str) -> None:
+def test_error_of_an_invalid_data_item_contains_the_line_number(
+    form: str, name: str, content: str, words: str
+) -> None:
     with pytest.raises(DataRefused) as refused:
         import_items(form, content, f"gs://b/{name}")
     assert words in str(refused.value)
@@ -159,8 +163,10 @@ def test_error_of_an_item_contains_its_line(form: str, name: str, content: str, 
         ({"textContent": "a", "classificationAnnotations": "x"}, {}),
     ],
 )
-def test_json_items_have_both_forms_of_a_label(line: dict[str, Any], more: dict[str, Any]) -> None:
-    """Official notebooks read the list. The schema of a single label has no list."""
+def test_json_data_items_contain_a_label_as_single_value_and_as_list(
+    line: dict[str, Any], more: dict[str, Any]
+) -> None:
+    """Official notebooks read the list of labels. The public schema for a single label contains no list."""
     together = [
         item
         for split in import_items(TEXT, json.dumps(line), name="a.jsonl").values()

@@ -34,7 +34,7 @@ def all_rows(buckets: Memory) -> dict[str, list[list[str]]]:
     return {split: rows(shards(buckets, split)) for split in ("training", "validation", "test")}
 
 
-def test_default_fractions_assign_every_row_to_one_split() -> None:
+def test_default_fractions_assign_every_csv_row_to_exactly_one_split() -> None:
     buckets = Memory({"gs://b/in/a.csv": numbered_rows(5_000)}, block=1_000)
     counts = write_files(table_plan(), buckets)
     by_split = all_rows(buckets)
@@ -45,7 +45,7 @@ def test_default_fractions_assign_every_row_to_one_split() -> None:
     assert counts.test.rows == len(by_split["test"]) == pytest.approx(500, rel=0.2)
 
 
-def test_second_attempt_writes_the_same_files_and_deletes_other_files() -> None:
+def test_second_attempt_of_a_split_writes_equal_files_and_deletes_all_other_files() -> None:
     source = {"gs://b/in/a.csv": numbered_rows(300), "gs://b/in/b.csv": numbered_rows(200)}
     first = Memory(source)
     write_files(table_plan(), first, shard=256)
@@ -64,7 +64,7 @@ def test_output_of_an_earlier_attempt_is_not_a_source() -> None:
     assert counts.training.rows + counts.validation.rows + counts.test.rows == 50
 
 
-def test_each_file_has_the_header_and_the_configured_size() -> None:
+def test_each_split_file_has_the_header_and_the_configured_size() -> None:
     buckets = Memory({"gs://b/in/a.csv": numbered_rows(2_000)}, block=999)
     counts = write_files(table_plan(), buckets, shard=2_000)
     assert len(counts.training.shards) > 3
@@ -75,7 +75,7 @@ def test_each_file_has_the_header_and_the_configured_size() -> None:
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5, 64])
-def test_quoted_line_ends_belong_to_their_row_across_blocks(block: int) -> None:
+def test_csv_row_with_quoted_line_breaks_is_kept_together_across_read_blocks(block: int) -> None:
     content = (
         b'\xef\xbb\xbfid,text\r\n1,"a\nb"\r\n\r\n2,"he said ""no\n"", and\r\n,left"\r\n'
         b'3,\xe2\x80\xa8 plain 5" pipe\r\n4,last'
@@ -91,7 +91,7 @@ def test_quoted_line_ends_belong_to_their_row_across_blocks(block: int) -> None:
     assert shards(buckets, "test") == [HEADER]
 
 
-def test_later_files_may_repeat_or_omit_the_header() -> None:
+def test_csv_files_after_the_first_may_repeat_or_omit_the_header() -> None:
     files = {
         "gs://b/in/a.csv": b"id,text\n1,a\n",
         "gs://b/in/b.csv": b"id,text\r\n2,b\r\n",
@@ -123,7 +123,9 @@ def test_later_files_may_repeat_or_omit_the_header() -> None:
         ([b"\x1f\x8b\x08 zipped"], "in/0.csv is compressed"),
     ],
 )
-def test_error_of_a_file_contains_file_and_row(files: list[bytes], words: str) -> None:
+def test_error_of_an_invalid_csv_file_contains_file_name_and_row_number(
+    files: list[bytes], words: str
+) -> None:
     buckets = Memory({f"gs://b/in/{n}.csv": content for n, content in enumerate(files)})
     with pytest.raises(DataRefused) as refused:
         write_files(table_plan(), buckets)
@@ -152,7 +154,7 @@ class EndlessMemory(Memory):
         (b"id", b"", "in/a.csv, line 1: it has more than"),
     ],
 )
-def test_unterminated_record_is_rejected_early(
+def test_csv_record_without_an_end_is_rejected_before_the_whole_file_is_read(
     monkeypatch: pytest.MonkeyPatch, content: bytes, end: bytes, words: str
 ) -> None:
     monkeypatch.setattr("trainshed.core.datasets.lines.MAX_RECORD", 100_000)
@@ -164,7 +166,7 @@ def test_unterminated_record_is_rejected_early(
     assert buckets.read_blocks < 200
 
 
-def test_split_column_assigns_rows_and_rows_without_a_split_are_ignored() -> None:
+def test_split_column_assigns_csv_rows_and_csv_rows_without_a_split_are_ignored() -> None:
     content = b"id,text\n1,training\n2,TEST\n3, validation\n4,\n5,other\n6,training\n"
     buckets = Memory({"gs://b/in/a.csv": content})
     rule = SplitRule(SplitMethod.PREDEFINED, key="text")
@@ -187,14 +189,14 @@ def test_missing_column_error_lists_the_existing_columns() -> None:
     assert str(refused.value).encode()
 
 
-def test_column_without_split_names_fails_the_dataset_split() -> None:
+def test_dataset_split_fails_if_the_split_column_contains_no_split_names() -> None:
     buckets = Memory({"gs://b/in/a.csv": numbered_rows(3)})
     rule = SplitRule(SplitMethod.PREDEFINED, key="text")
     with pytest.raises(DataRefused, match="none of its 3 rows belongs to a split"):
         write_files(table_plan(rule=rule), buckets)
 
 
-def test_memory_is_independent_of_the_number_of_rows() -> None:
+def test_memory_use_of_a_dataset_split_is_independent_of_the_number_of_csv_rows() -> None:
     buckets = Memory({"gs://b/in/a.csv": numbered_rows(25_000)}, block=1 << 16)
     tracemalloc.start()
     try:
@@ -224,7 +226,7 @@ def test_splits_without_a_fraction_share_the_remaining_fraction(
     assert complete_fractions(fractions) == pytest.approx(whole)
 
 
-def test_annotation_schemas_are_identified_by_their_uri() -> None:
+def test_annotation_schema_is_identified_by_the_uri_and_an_unknown_uri_gives_none() -> None:
     for form in FORMATS.values():
         assert annotation_of(annotation_uri(form.annotation)) == form.annotation
     assert annotation_of("gs://google-cloud-aiplatform/schema/dataset/annotation/x.yaml") == ""

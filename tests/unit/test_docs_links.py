@@ -203,7 +203,7 @@ def test_site_navigation_lists_every_page_once() -> None:
     assert set(pages) == there
 
 
-def test_state_diagrams_are_rendered_as_tables() -> None:
+def test_state_diagrams_of_a_page_are_converted_to_tables_on_the_site() -> None:
     page = site.diagrams_as_tables(site.with_tables("lifecycle.md", ""))
     assert "mermaid" not in page and "-->" not in page
     assert "| *beginning* | QUEUED |  |" in page

@@ -46,11 +46,13 @@ GIB = 1 << 30
         ("NVIDIA GeForce RTX 4090", 24, ""),
     ],
 )
-def test_gpu_product_has_a_public_type(product: str, gib: int, public: str) -> None:
+def test_gpu_product_name_of_the_driver_is_mapped_to_the_public_gpu_type(
+    product: str, gib: int, public: str
+) -> None:
     assert accelerator_type(product, gib * GIB) == public
 
 
-def test_every_gpu_type_is_public() -> None:
+def test_every_detectable_gpu_type_is_a_public_accelerator_type() -> None:
     known = set(accelerator_types(Api.VERTEX))
     table = devices._TYPES  # pyright: ignore[reportPrivateUsage] - the whole of it
     assert {accelerator for *_, accelerator in table} <= known
@@ -63,7 +65,7 @@ def test_gpus_of_the_right_type_and_least_use_are_assigned_first() -> None:
     assert choose(gpus, 1, "NVIDIA_L4", ["0"]) == "0"
 
 
-def test_excluded_gpus_are_not_assigned() -> None:
+def test_gpus_outside_cuda_visible_devices_of_the_service_are_not_used() -> None:
     gpus = fake_devices("Tesla T4", "Tesla T4", "Tesla T4")
     assert visible(gpus, None) == gpus
     assert visible(gpus, "2,0") == (gpus[2], gpus[0])
@@ -160,7 +162,7 @@ def test_machine_without_driver_or_library_has_no_gpus(monkeypatch: pytest.Monke
     assert find_devices({}, "libnone-of-this-machine.so.1") == ()
 
 
-def test_each_gpu_belongs_to_one_virtual_node() -> None:
+def test_each_gpu_of_a_machine_belongs_to_exactly_one_virtual_node() -> None:
     gpus = fake_devices("Tesla T4", "Tesla T4", "NVIDIA L4")
     whole = Node("local", 8.0, 64 * GIB)
     assert split(whole, share(gpus, 1), Declared()) == (Node("local", 8.0, 64 * GIB, totals(gpus)),)
@@ -170,7 +172,7 @@ def test_each_gpu_belongs_to_one_virtual_node() -> None:
     )
 
 
-def test_strict_nodes_have_their_declared_gpus() -> None:
+def test_virtual_nodes_in_strict_mode_have_the_declared_resources() -> None:
     """spec/queue#capacity: Strict mode."""
     declared = Declared(96.0, 600 * GIB, (("NVIDIA_TESLA_A100", 8),))
     assert split(Node("local", 2.0, GIB), share((), 2), declared) == (

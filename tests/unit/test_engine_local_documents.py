@@ -59,7 +59,7 @@ def document(
     return launch_document(plan, where)
 
 
-def test_slot_environment_contains_the_replicas_variables() -> None:
+def test_program_environment_contains_all_variables_of_the_replica() -> None:
     files = "/data/slots/5/2/workerpool1-0/files"
     assert document().program.environ == {
         "LANG": "C.UTF-8",
@@ -83,8 +83,9 @@ def test_slot_environment_contains_the_replicas_variables() -> None:
 
 
 @pytest.mark.parametrize("level", [HOST.level, protocol.LEVEL_SESSION])
-def test_user_variables_take_precedence(level: str) -> None:
-    """spec/program: A user may also set another home directory."""
+def test_environment_variables_of_the_user_override_those_of_the_service(level: str) -> None:
+    """spec/program: a user may set a different home directory. Only HOSTNAME is set by the service, because
+    other replicas find the replica by its hostname."""
     chosen = {"HOME": "/gcs/mine", "TMPDIR": "/dev/shm", "PYTHONUNBUFFERED": "0"}
     environ = (*PLAN.environ, *chosen.items(), ("HOSTNAME", "other"))
     made = document(replace(HOST, level=level), replace(PLAN, environ=environ)).program.environ
@@ -92,7 +93,7 @@ def test_user_variables_take_precedence(level: str) -> None:
     assert made["HOSTNAME"] == "host-a", "it is found by that"
 
 
-def test_paths_are_in_the_slot_without_namespaces() -> None:
+def test_program_paths_are_below_the_replica_directory_without_namespaces() -> None:
     made = document(replace(HOST, level=protocol.LEVEL_SESSION))
     files = "/data/slots/5/2/workerpool1-0/files"
     assert made.isolation.hostname is None
@@ -100,7 +101,7 @@ def test_paths_are_in_the_slot_without_namespaces() -> None:
     assert made.program.environ["CLOUD_ML_HP_METRIC_FILE"] == f"{files}/hypertune/output.metrics"
 
 
-def test_hosts_file_lists_replicas_of_this_gang_and_hosts_of_other_nodes() -> None:
+def test_hosts_file_lists_local_replicas_of_the_job_and_hosts_of_other_nodes() -> None:
     peers = (("host-a", "127.64.0.7"), ("host-b", "127.64.0.8"))
     other = replace(SLOT, hostname="host-c", address="127.64.0.9")
     expected = ["127.64.0.7\thost-a", "127.64.0.8\thost-b", "127.64.0.9\thost-c"]
@@ -119,7 +120,7 @@ CERTIFIED = replace(
 )
 
 
-def test_googles_hosts_resolve_to_the_replicas_endpoint() -> None:
+def test_google_hostnames_resolve_to_the_endpoint_of_the_replica() -> None:
     """Clients that only use these names reach the service, and trust its certificate."""
     names = intercepted_hosts(HOST, CERTIFIED)
     assert {
@@ -143,7 +144,7 @@ def test_googles_hosts_resolve_to_the_replicas_endpoint() -> None:
         assert made.program.environ[name] == roots.PLACE
 
 
-def test_googles_hosts_are_not_redirected_without_a_service() -> None:
+def test_google_hostnames_without_a_local_service_are_not_redirected() -> None:
     session = replace(HOST, level=protocol.LEVEL_SESSION)
     assert intercepted_hosts(session, CERTIFIED) == ()
     assert document(session, shared=CERTIFIED).network.certificate is None
@@ -156,8 +157,8 @@ def test_googles_hosts_are_not_redirected_without_a_service() -> None:
     assert set(local) == storage | {"metadata.google.internal", "metadata"}
 
 
-def test_program_gets_a_copy_of_its_python_with_mounts_only() -> None:
-    """spec/runtimes: Programs install packages for themselves, and never change a shared Python."""
+def test_python_is_mounted_as_a_private_copy_only_if_mounts_are_available() -> None:
+    """spec/runtimes: programs may install packages, but never change a Python that they share."""
     files = "/data/slots/5/2/workerpool1-0/files"
     plan = replace(PLAN, software=replace(PLAN.software, template="/elsewhere/template"))
     shared = document(plan=plan)
@@ -171,7 +172,7 @@ def test_program_gets_a_copy_of_its_python_with_mounts_only() -> None:
     assert copied.program.environ["PATH"].startswith(f"{files}/python/bin:/layer")
 
 
-def test_replica_sees_only_its_assigned_gpus() -> None:
+def test_gpu_variables_of_a_replica_list_only_the_assigned_gpus() -> None:
     """spec/machines#gpus: Without GPUs, CUDA_VISIBLE_DEVICES is empty (spec/queue#capacity)."""
     gpus = replace(HOST, gpus=fake_devices("Tesla T4", "Tesla T4"))
     names = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -190,7 +191,7 @@ def test_replica_sees_only_its_assigned_gpus() -> None:
     assert gpu_variables(HOST, None) == [None, None, None]
 
 
-def test_process_limit_is_a_share_of_the_machine() -> None:
+def test_process_limit_of_a_replica_never_exceeds_the_limit_of_the_machine() -> None:
     half = replace(HOST, processes=16384)
     for setting, host, wanted in (
         (32768, half, 16384),
@@ -216,10 +217,11 @@ def test_process_limit_is_a_share_of_the_machine() -> None:
         (REPLICA, {"MASTER_PORT": "29500"}, 29500),
     ],
 )
-def test_master_port_belongs_to_the_primary(
+def test_master_port_is_known_only_if_the_master_address_is_the_primary(
     replica: ReplicaId, environ: dict[str, str], port: int | None
 ) -> None:
-    """spec/program#ranks: A job that sets another master address does not use it."""
+    """spec/program#ranks: the port is unknown for a replica without a rank, and if the job sets a different
+    master address."""
     variables = {"MASTER_ADDR": "host-b", "MASTER_PORT": "23456"} | environ
     plan = replace(PLAN, replica=replica, environ=(*PLAN.environ, *variables.items()))
     network = document(plan=plan).network

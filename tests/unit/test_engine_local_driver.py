@@ -67,14 +67,15 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_replica_sees_device_files_of_its_own_gpus_only(machine: Machine) -> None:
+def test_replica_sees_device_files_of_the_assigned_gpus_only(machine: Machine) -> None:
     assert machine.edits("0").devices == (*SHARED, "/dev/nvidia1")
     assert machine.edits("1").devices == (*SHARED, "/dev/nvidia0")
     assert machine.edits("0,1").devices == (*SHARED, "/dev/nvidia1", "/dev/nvidia0")
 
 
-def test_visible_gpus_are_numbered_from_zero(machine: Machine) -> None:
-    """CUDA counts the devices that it can open. The machine's second GPU may be the replica's only one."""
+def test_cuda_visible_devices_numbers_the_gpus_of_a_replica_from_zero(machine: Machine) -> None:
+    """CUDA numbers only the devices that it can open. The second GPU of the machine may be the only GPU of
+    the replica."""
     edits = machine.edits("1")
     assert edits.environ == {
         "CUDA_VISIBLE_DEVICES": "0",
@@ -85,13 +86,17 @@ def test_visible_gpus_are_numbered_from_zero(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("words", [None, ""])
-def test_replica_without_gpus_sees_none(machine: Machine, words: str | None) -> None:
+def test_cuda_visible_devices_of_a_replica_without_gpus_is_empty(
+    machine: Machine, words: str | None
+) -> None:
     """spec/queue#capacity: In relaxed mode, CUDA_VISIBLE_DEVICES is empty."""
     edits = machine.edits(words, image=True)
     assert edits == DeviceEdits(environ={"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": ""})
 
 
-def test_image_gets_driver_libraries_by_their_common_names(machine: Machine) -> None:
+def test_nvidia_driver_libraries_are_mounted_into_an_image_by_their_sonames(
+    machine: Machine,
+) -> None:
     edits = machine.edits("0", image=True)
     place = "/usr/local/nvidia"
     assert sorted(edits.mounts) == [
@@ -103,7 +108,7 @@ def test_image_gets_driver_libraries_by_their_common_names(machine: Machine) -> 
     assert (edits.library_path, edits.path) == ((f"{place}/lib64",), (f"{place}/bin",))
 
 
-def test_gpu_parts_include_their_capability_files(machine: Machine) -> None:
+def test_mig_gpu_instance_gets_the_device_files_of_its_capabilities(machine: Machine) -> None:
     machine.files(*(f"/dev/nvidia-caps/nvidia-cap{n}" for n in (1, 2, 12, 13, 21, 22)))
     minors = machine.root / "proc/driver/nvidia-caps/mig-minors"
     minors.parent.mkdir(parents=True)
@@ -117,7 +122,7 @@ def test_gpu_parts_include_their_capability_files(machine: Machine) -> None:
     assert edits.environ["CUDA_VISIBLE_DEVICES"] == "MIG-1"
 
 
-def test_later_device_files_are_detected(machine: Machine) -> None:
+def test_nvidia_device_files_created_after_the_service_start_are_detected(machine: Machine) -> None:
     late = machine.root / "dev/nvidia-uvm-tools"
     late.unlink()
     driver = machine.driver()

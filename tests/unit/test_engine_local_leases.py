@@ -37,7 +37,7 @@ def slot_handle(
     return made
 
 
-async def test_response_or_new_incarnation_resets_the_lease() -> None:
+async def test_message_from_a_shim_or_a_new_incarnation_resets_the_unanswered_ping_count() -> None:
     ours, theirs = socket.socketpair()
     heard = asyncio.Event()
     subject = slot_handle("a", emit=lambda _: heard.set())
@@ -54,7 +54,7 @@ async def test_response_or_new_incarnation_resets_the_lease() -> None:
     theirs.close()
 
 
-async def test_lease_timer_runs_while_slots_live_and_reports_expiry(
+async def test_lease_timer_runs_while_replicas_are_alive_and_reports_expired_leases(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     silent, over = slot_handle("a"), slot_handle("b")
@@ -75,7 +75,7 @@ async def test_lease_timer_runs_while_slots_live_and_reports_expiry(
     await reconciler.close()
 
 
-async def test_each_incarnation_end_is_reported_once_and_slots_without_a_connection_are_checked() -> (
+async def test_each_incarnation_end_is_reported_once_and_disconnected_replicas_are_checked() -> (
     None
 ):
     """An end is final until the next incarnation starts, however often it is detected."""

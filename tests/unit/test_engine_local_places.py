@@ -27,8 +27,8 @@ def gang(*requests: SlotRequest, taken: tuple[Slot, ...] = ()) -> tuple[Slot, ..
     return new_slots("id", JobUid(1), requests, taken, {"a": TWO, "b": TWO[:1]}, resolves=True)
 
 
-def test_replicas_share_gpus_only_if_there_are_too_few() -> None:
-    """spec/queue#capacity: Relaxed mode. On a machine without GPUs, replicas have none."""
+def test_replicas_share_gpus_only_if_a_node_has_too_few_gpus() -> None:
+    """spec/queue#capacity: this applies to relaxed mode. On a machine without GPUs, replicas have no GPUs."""
     slots = gang(
         slot_request(0, 1),
         slot_request(1, 1),
@@ -40,14 +40,16 @@ def test_replicas_share_gpus_only_if_there_are_too_few() -> None:
     assert gang(slot_request(5, 1), taken=slots[:1])[0].devices == "1"
 
 
-def test_moved_slot_keeps_its_names_and_gets_gpus_of_its_new_node() -> None:
+def test_moved_replica_keeps_its_hostname_and_gets_gpus_of_the_new_node() -> None:
     slots = gang(slot_request(0, 1), slot_request(1, 2))
     there = move_slot(slots[1], slot_request(1, 2, "b"), slots[:1], {"a": TWO, "b": TWO[:1]})
     assert there == replace(slots[1], node="b", devices="0")
 
 
-def test_published_port_is_kept_while_it_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`again`: closed connections of the slot itself may still use the port."""
+def test_replica_keeps_its_published_port_while_the_port_is_available(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`again` allows a port with closed connections, which the replica itself may have left."""
 
     def port_of(request: SlotRequest, free: set[tuple[int, bool]] | None = None) -> int:
         def is_free(address: str, port: int, *, again: bool) -> bool:
@@ -63,7 +65,7 @@ def test_published_port_is_kept_while_it_is_available(monkeypatch: pytest.Monkey
     assert port_of(request, {(31999, False), (first, False)}) == first
 
 
-def test_slot_addresses_are_stable_and_distinct() -> None:
+def test_replicas_have_stable_and_distinct_loopback_addresses() -> None:
     used: set[str] = set()
     for index in range(2000):
         address = choose_address("id", JobUid(1), ReplicaId(1, index), used)
@@ -88,7 +90,7 @@ def layout(tmp_path: Path) -> Layout:
     return made
 
 
-def test_job_directory_is_trashed_with_its_last_attempt(layout: Layout) -> None:
+def test_job_directory_is_moved_to_the_trash_with_the_last_attempt(layout: Layout) -> None:
     for attempt in (1, 2):
         layout.create_slots(JOB, attempt, ())
         layout.write(JOB, attempt, ())
@@ -100,7 +102,7 @@ def test_job_directory_is_trashed_with_its_last_attempt(layout: Layout) -> None:
     assert len(list(layout.trash.iterdir())) == 2
 
 
-def test_start_fails_on_a_read_only_disk(tmp_path: Path) -> None:
+def test_start_of_a_replica_on_a_read_only_disk_fails(tmp_path: Path) -> None:
     with disk_of("size=4m", tmp_path / "small") as place:
         layout = Layout(place)
         layout.make()

@@ -14,7 +14,9 @@ from trainshed.eventloop import background
 from trainshed.telemetry.meters import LagMeter
 
 
-def test_task_failure_is_logged_with_its_job_and_handled(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_of_a_background_task_is_logged_with_the_job_and_handled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def dies() -> None:
         raise RuntimeError("the handler is closed")
 
@@ -32,8 +34,8 @@ def test_task_failure_is_logged_with_its_job_and_handled(caplog: pytest.LogCaptu
     assert "Traceback" in caplog.text
 
 
-def test_permanent_task_restarts_at_growing_intervals() -> None:
-    """The test uses virtual time, and compares the times of the starts."""
+def test_failed_permanent_task_is_restarted_at_growing_intervals() -> None:
+    """The test compares the start times in virtual time."""
     begun: list[float] = []
     failures: list[BaseException] = []
 
@@ -61,7 +63,7 @@ def test_failure_of_an_unawaited_thread_is_logged(caplog: pytest.LogCaptureFixtu
     assert "looking for container tools failed: OSError('no such tool')" in caplog.text
 
 
-def test_loop_delay_and_its_cpu_time_are_measured() -> None:
+def test_delay_of_the_event_loop_and_cpu_time_of_the_delay_are_measured() -> None:
     async def story() -> None:
         meter = LagMeter()
         meter.start()

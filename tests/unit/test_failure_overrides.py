@@ -55,7 +55,7 @@ def test_failure_rule_with_a_built_in_name_overrides_that_rule() -> None:
     assert [rule for rule in changed if rule is not after] == list(RULES)
 
 
-def test_new_failure_rule_precedes_the_built_in_failures() -> None:
+def test_new_failure_rule_precedes_the_built_in_failure_rules() -> None:
     """spec/failures#rules: the first matching rule decides."""
     text = """
         [[failure_rules]]
@@ -83,7 +83,7 @@ def test_new_failure_rule_precedes_the_built_in_failures() -> None:
     assert "The replica workerpool1-0 exited with a non-zero status of 7." in error.message
 
 
-def test_new_failure_rule_can_choose_its_position_and_message() -> None:
+def test_new_failure_rule_can_set_its_position_and_its_error_message() -> None:
     rules = table(
         """
         [[failure_rules]]
@@ -105,19 +105,19 @@ def test_new_failure_rule_can_choose_its_position_and_message() -> None:
     )
 
 
-def test_failure_rule_can_use_the_package_message_without_a_cause() -> None:
+def test_failure_rule_for_an_exit_code_can_use_the_package_error_message() -> None:
     rules = table(toml("user_code_failed", exit_codes=[77], message="package"))
     error = Life(job(module=None), FailurePolicy(rules)).up().exits(PRIMARY, 77).job.error
     assert error is not None and error.message.startswith("To find out more ")
 
 
-def test_built_in_failure_rule_applies_if_its_override_does_not_match() -> None:
+def test_built_in_failure_rule_applies_if_the_override_does_not_match() -> None:
     text = toml("user_code_failed", exit_codes=[7], restarts=1)
     restarts = [life(text, 1, 1).exits(WORKER, code).replica(WORKER).restarts for code in (7, 8)]
     assert restarts == [(("user_code_failed", 1),), ()]
 
 
-def test_failure_rule_error_lists_all_faults_with_their_fields() -> None:
+def test_error_of_failure_rules_lists_all_faults_with_field_names() -> None:
     """docs/failure-table.md: one fault does not hide another."""
     faults = violations(
         """

@@ -171,7 +171,7 @@ def test_every_failure_cause_has_a_rule() -> None:
         (exit_record(signal=7), False, 135),
     ],
 )
-def test_signal_exit_status_is_128_higher_for_containers(
+def test_exit_status_of_a_signal_is_128_higher_for_container_jobs(
     record: ExitRecord, is_package: bool, status: int
 ) -> None:
     """spec/failures#crashes: package jobs report 6 and 11, custom containers report 134 and 139."""
@@ -181,7 +181,7 @@ def test_signal_exit_status_is_128_higher_for_containers(
     assert f"exited with a non-zero status of {status}. Termination reason: Error." in error.message
 
 
-def test_error_of_an_unavailable_image_starts_with_its_cause() -> None:
+def test_error_of_a_job_with_an_unavailable_image_starts_with_the_cause() -> None:
     """spec/failures#service-failures: no program ran, so there is no exit status."""
     lacking = replace(
         evidence_without_record(Cause.PACKAGE), text="The image x:1 is nowhere.", is_package=False

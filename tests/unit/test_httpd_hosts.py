@@ -69,7 +69,7 @@ def test_dns_rebinding_names_are_rejected(host: str) -> None:
         ("", "", False),
     ],
 )
-def test_csrf_check_accepts_same_origin_and_listed_origins(
+def test_csrf_check_accepts_only_the_same_origin_and_configured_origins(
     origin: str, host: str, fine: bool
 ) -> None:
     assert HOSTS.allows_origin(origin, host) is fine

@@ -47,7 +47,9 @@ def request_of(*bodies: bytes, gone: bool = False) -> Receive:
 @pytest.mark.parametrize(
     ("length", "bodies"), [("6", [b"sixsix"]), ("9" * 40, [b""]), ("", [b"six", b"six"])]
 )
-async def test_body_above_its_limit_is_rejected(length: str, bodies: list[bytes]) -> None:
+async def test_request_body_above_the_size_limit_is_rejected(
+    length: str, bodies: list[bytes]
+) -> None:
     """The body is rejected because of its Content-Length, or as soon as more bytes than the limit have
     arrived."""
     headers = {"content_length": length} if length else dict[str, str]()
@@ -56,13 +58,13 @@ async def test_body_above_its_limit_is_rejected(length: str, bodies: list[bytes]
 
 
 @pytest.mark.parametrize("bodies", [(), (b"{}",)])
-async def test_incomplete_body_is_rejected(bodies: tuple[bytes, ...]) -> None:
-    """An empty body could have another meaning, such as the removal of all roles."""
+async def test_incomplete_request_body_is_rejected(bodies: tuple[bytes, ...]) -> None:
+    """If the service treated the body as empty, a method could remove all roles, for example."""
     with pytest.raises(Disconnected):
         await Request(scope(), request_of(*bodies, gone=True)).body(99)
 
 
-async def test_gzip_body_is_decompressed() -> None:
+async def test_gzip_request_body_is_decompressed() -> None:
     packed = gzip.compress(b"abcde")
     request = Request(scope(content_encoding="gzip"), request_of(packed[:9], packed[9:]))
     assert await request.decoded_body(100) == b"abcde"
@@ -81,7 +83,7 @@ async def test_gzip_body_is_decompressed() -> None:
     ],
     ids=["unknown", "not-gzip", "cut"],
 )
-async def test_invalid_gzip_body_is_rejected(encoding: str, body: bytes, text: str) -> None:
+async def test_invalid_gzip_request_body_is_rejected(encoding: str, body: bytes, text: str) -> None:
     with pytest.raises(BodyNotRead, match=re.escape(text)):
         await Request(scope(content_encoding=encoding), request_of(body)).decoded_body(99)
 

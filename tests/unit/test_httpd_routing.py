@@ -10,7 +10,7 @@ def router_of(*routes: str) -> Router[str]:
     return Router((ANY, Template.parse(path), path) for path in routes)
 
 
-def test_segments_after_a_double_star_do_not_belong_to_it() -> None:
+def test_double_star_in_a_route_does_not_match_the_segments_after_the_double_star() -> None:
     table = router_of("/o/{object=**}", "/o/{object=**}/acl")
     assert table.match("GET", "/o/a/acl") == ("/o/{object=**}/acl", {"object": "a"})
     assert table.match("GET", "/o/acl") == ("/o/{object=**}", {"object": "acl"})
@@ -26,7 +26,9 @@ def test_segments_after_a_double_star_do_not_belong_to_it() -> None:
         ("/jobs/7%3Acancel", "7:cancel"),
     ],
 )
-def test_text_after_a_colon_is_a_known_verb_or_part_of_the_name(path: str, job: str) -> None:
+def test_unknown_verb_after_a_colon_in_a_path_belongs_to_the_resource_name(
+    path: str, job: str
+) -> None:
     match = router_of("/jobs/{job}", "/jobs/{job}:cancel").match("GET", path)
     assert match is not None and match[1]["job"] == job
 

@@ -99,7 +99,9 @@ def test_packages_are_installed_in_order_before_the_program(tmp_path: Path, endp
     assert not Path(scratch).exists()
 
 
-def test_package_with_another_digest_is_not_installed(tmp_path: Path, endpoint: str) -> None:
+def test_package_whose_digest_differs_from_the_recorded_digest_is_not_installed(
+    tmp_path: Path, endpoint: str
+) -> None:
     """The digest is checked at the installation, because the object may have been replaced after the
     submission."""
     content = b"/storage/v1/b/b/o/one.whl?alt=media"

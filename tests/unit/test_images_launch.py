@@ -57,7 +57,7 @@ def plan(spec: JobSpec, image: Image = IMAGE) -> LaunchPlan:
     ],
     ids=["neither", "args", "command", "both", "expanded"],
 )
-def test_command_and_args_of_a_job_replace_those_of_the_image(
+def test_command_of_a_job_replaces_the_image_entrypoint_and_args_replace_the_image_cmd(
     fields: Mapping[str, object], argv: tuple[str, ...]
 ) -> None:
     """As in the public service, command replaces ENTRYPOINT and drops CMD; args replace CMD. The image's
@@ -78,7 +78,7 @@ def test_job_variables_override_service_variables_which_override_image_variables
     assert environ["PATH"] == "/mine:/opt/bin:/bin"
 
 
-def test_job_dir_arguments_follow_the_images_command() -> None:
+def test_job_dir_argument_is_appended_to_the_command_of_the_image() -> None:
     """spec/submit#ml-jobs: `--job-dir PATH` are the last two arguments. `$(VAR)` is plain text in an `ml` job
     (spec/program#arguments)."""
     spec = ml(**NO_PACKAGE, masterConfig={"imageUri": "gcr.io/p/i:1"}, jobDir="gs://bucket/job")
@@ -87,7 +87,7 @@ def test_job_dir_arguments_follow_the_images_command() -> None:
 
 
 @pytest.mark.parametrize("image", [IMAGE, CMD_ONLY], ids=["entry point", "command"])
-def test_trial_parameters_do_not_replace_the_program_in_an_images_cmd(image: Image) -> None:
+def test_trial_parameters_do_not_replace_the_program_in_the_cmd_of_an_image(image: Image) -> None:
     """spec/program#arguments: Hyperparameters are passed as `--name value`. They replace an image's
     arguments, never its program."""
     spec = vertex(custom_job(container(args=["--lr", "0.1"])))
@@ -100,7 +100,7 @@ def test_image_without_a_program_is_rejected_with_a_remedy() -> None:
         plan(vertex(custom_job(container())), NOTHING)
 
 
-def test_image_python_installs_packages_before_the_module() -> None:
+def test_python_of_an_image_installs_the_packages_and_then_runs_the_module() -> None:
     """spec/program#arguments: Packages are installed in order, then `python3 -m MODULE` runs."""
     uris = ["gs://bucket/one.tar.gz", "gs://bucket/two.whl"]
     argv = plan(vertex(custom_job(package(packageUris=uris, args=["--x", "1"])))).argv
@@ -109,7 +109,7 @@ def test_image_python_installs_packages_before_the_module() -> None:
     assert argv[3:] == (uris[0], "", uris[1], "", "--", "python3", "-m", "trainer.task", "--x", "1")
 
 
-def test_job_command_works_without_image_metadata() -> None:
+def test_command_of_a_job_runs_although_the_image_metadata_is_unavailable() -> None:
     """This applies to engines whose cluster pulls images (docs/kubernetes.md)."""
     body = container(command=["/bin/train"], args=["--fast"])
     launch = plan(vertex(custom_job(body)), UNREAD)
@@ -121,10 +121,11 @@ def test_job_command_works_without_image_metadata() -> None:
         plan(vertex(custom_job(container(args=["--fast"]))), UNREAD)
 
 
-def test_program_inherits_variables_of_the_agents_image(
+def test_program_inherits_environment_variables_of_the_image_of_the_agent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Except for the cluster's variables for its own clients. The plan's variables take precedence."""
+    """Variables that the cluster sets for its own clients are removed. Variables of the launch plan take
+    precedence."""
     monkeypatch.chdir(tmp_path)
     for name, value in (("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("GREETING", "hello")):
         monkeypatch.setenv(name, value)
@@ -153,8 +154,10 @@ DIGEST = "sha256:" + "a" * 64
         (f"gcr.io/p/trainer:1@{DIGEST}", ""),
     ],
 )
-def test_image_tag_is_distinguished_from_port_and_digest(reference: str, tag: str) -> None:
-    """spec/runtimes#builds: A digest never changes; a tag may."""
+def test_tag_of_an_image_reference_is_distinguished_from_port_and_digest(
+    reference: str, tag: str
+) -> None:
+    """spec/runtimes#builds: the image of a digest never changes, but the image of a tag may change."""
     assert tag_of(reference) == tag
     assert is_pinned(reference) == (not tag)
     assert is_reference(reference)

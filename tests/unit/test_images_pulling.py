@@ -64,7 +64,9 @@ class Counter:
         (f"{VERSION}@sha256:{'a' * 64}", 0),
     ],
 )
-def test_local_image_is_checked_only_if_its_tag_may_change(reference: str, pulls: int) -> None:
+def test_local_image_is_checked_in_the_registry_only_if_the_tag_is_not_fixed(
+    reference: str, pulls: int
+) -> None:
     """spec/runtimes#images: A local image starts at once. The tag `latest` is looked up in the registry."""
     shop = FakeTool(here=HERE, there=NEWER)
     assert Counter().get(shop, reference) == (NEWER if pulls else HERE)
@@ -82,7 +84,7 @@ def test_local_image_is_used_if_the_registry_is_unreachable() -> None:
 
 
 def test_registry_is_not_queried_for_every_replica() -> None:
-    """spec/runtimes#builds: A restart takes milliseconds."""
+    """spec/runtimes#builds: a restart takes milliseconds, so the result of the first query is kept."""
     counter, shop = Counter(), FakeTool(here=HERE, there=NEWER)
     counter.get(shop, LATEST)
     assert not counter.pulling.is_due(LATEST)

@@ -63,7 +63,7 @@ def test_docker_is_tried_after_a_broken_podman(tmp_path: Path) -> None:
     assert "docker fails: Cannot connect" in advice
 
 
-def test_missing_tools_are_reported_with_a_remedy(tmp_path: Path) -> None:
+def test_error_advises_to_install_podman_if_no_container_tool_is_found(tmp_path: Path) -> None:
     """spec/runtimes#images."""
     advice = tools(tmp_path).missing()
     assert "podman or docker" in advice
@@ -71,7 +71,7 @@ def test_missing_tools_are_reported_with_a_remedy(tmp_path: Path) -> None:
     assert "Install podman" in advice
 
 
-def test_configured_tool_is_the_only_one_tried(tmp_path: Path) -> None:
+def test_only_the_configured_container_tool_is_tried(tmp_path: Path) -> None:
     """spec/runtimes#images."""
     program(tmp_path, "podman", f"echo '{WORKS}'")
     assert "docker (setting container_tool)" in tools(tmp_path, "docker").missing()
@@ -80,8 +80,8 @@ def test_configured_tool_is_the_only_one_tried(tmp_path: Path) -> None:
     assert "container_tool" in none.missing()
 
 
-def test_later_installed_tool_is_found(tmp_path: Path) -> None:
-    """spec/runtimes#images: The service need not restart."""
+def test_container_tool_installed_after_the_service_start_is_found(tmp_path: Path) -> None:
+    """spec/runtimes#images: the service need not be restarted after the installation."""
     now = [1]
     images = Tools("auto", {"PATH": str(tmp_path)}, lambda: now[0])
     assert images.search() is None
@@ -111,8 +111,8 @@ def test_image_with_a_tag_counts_as_used(tmp_path: Path) -> None:
     remove_tree(shelf.path("abc"))
 
 
-def test_hanging_tool_is_killed_with_its_children(tmp_path: Path) -> None:
-    """spec/runtimes#builds: A wait reports its reason."""
+def test_hanging_container_tool_is_killed_with_all_child_processes(tmp_path: Path) -> None:
+    """spec/runtimes#builds: a command that exceeds its time limit fails with the reason."""
     program(tmp_path, "podman", "sleep 60 & echo $! > child; wait")
     commands = Commands(str(tmp_path / "podman"), os.environ, quick=0.3)
     with pytest.raises(ToolFailed, match="did not answer within 0 seconds"):
@@ -126,7 +126,7 @@ Commands(sys.argv[1], os.environ).query("export")
 """
 
 
-def test_tool_exits_when_the_service_is_killed(tmp_path: Path) -> None:
+def test_running_container_tool_exits_when_the_service_is_killed(tmp_path: Path) -> None:
     """spec/runtimes#builds: An export without a reader would keep the tool's lock forever, and block all
     other pulls."""
     os.mkfifo(tmp_path / "alive")
@@ -139,7 +139,7 @@ def test_tool_exits_when_the_service_is_killed(tmp_path: Path) -> None:
         assert alive.read() == ""
 
 
-def test_hanging_tool_does_not_block_the_service_stop(tmp_path: Path) -> None:
+def test_hanging_container_tool_does_not_block_the_service_stop(tmp_path: Path) -> None:
     """spec/runtimes#builds: A service stops within seconds."""
     os.mkfifo(tmp_path / "asked")
     program(tmp_path, "podman", f"echo >{tmp_path}/asked; sleep 60")
@@ -153,8 +153,8 @@ def test_hanging_tool_does_not_block_the_service_stop(tmp_path: Path) -> None:
     assert "being stopped" in images.missing()
 
 
-def test_abandoned_pull_is_stopped_with_its_children(tmp_path: Path) -> None:
-    """spec/runtimes#builds: A hanging pull of gigabytes ends with the job that requested it."""
+def test_abandoned_image_pull_is_stopped_with_all_child_processes(tmp_path: Path) -> None:
+    """spec/runtimes#builds: a hanging pull of gigabytes stops when the job that requested the image ends."""
     os.mkfifo(tmp_path / "alive")
     program(tmp_path, "podman", f"exec 9>{tmp_path}/alive; echo begun >&9; sleep 60 & wait")
     commands, stop = Commands(str(tmp_path / "podman"), os.environ), Stop()
@@ -176,7 +176,7 @@ def test_abandoned_pull_is_stopped_with_its_children(tmp_path: Path) -> None:
     assert "no job waits for it any more" in str(failures[0])
 
 
-def test_output_of_a_pull_is_reported_as_progress(tmp_path: Path) -> None:
+def test_output_lines_of_an_image_pull_are_reported_as_progress(tmp_path: Path) -> None:
     """spec/runtimes#builds: Progress is visible."""
     program(tmp_path, "podman", "printf 'a 1\\ra 2\\nb\\n' && printf last >&2")
     warnings: list[str] = []
@@ -206,10 +206,10 @@ def _ignore(line: str) -> None:
         ("writing blob: mkdir /var/lib/images: permission denied", False),
     ],
 )
-def test_registry_error_is_distinguished_from_a_missing_response(
+def test_failed_image_pull_is_final_only_if_the_registry_has_responded(
     tmp_path: Path, advice: str, final: bool
 ) -> None:
-    """spec/failures: A missing response is retried."""
+    """spec/failures: the service retries a pull without a response from the registry."""
     program(tmp_path, "podman", f"echo 'Error: {advice}' >&2; exit 125")
     commands = Commands(str(tmp_path / "podman"), os.environ)
     with pytest.raises(ToolFailed) as failed:

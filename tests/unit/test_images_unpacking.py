@@ -108,8 +108,8 @@ def test_incomplete_archive_leaves_no_image(tmp_path: Path, data: bytes) -> None
         unpack_archive(tmp_path / "root", data)
 
 
-def test_first_failure_of_unpacking_is_reported(tmp_path: Path) -> None:
-    """spec/operations#errors: Errors are typed."""
+def test_error_of_image_unpacking_is_the_first_failure(tmp_path: Path) -> None:
+    """spec/operations#errors: the error is the first failure, either of the tool or of the unpacking."""
 
     def fail(into: IO[bytes]) -> None:
         raise ToolFailed("it has no such image")
@@ -122,6 +122,6 @@ def test_first_failure_of_unpacking_is_reported(tmp_path: Path) -> None:
 
 
 def test_image_larger_than_the_disk_is_rejected(tmp_path: Path) -> None:
-    """spec/operations#errors: Before it fills the disk."""
+    """spec/operations#errors: the image is rejected before it fills the disk."""
     with pytest.raises(DiskFull, match=r"it needs 1,000,000.0 GB unpacked, and .* are free"):
         unpacking.check_room(tmp_path, 10**15)

@@ -12,9 +12,9 @@ from tests.commands import execute
 from tests.e2e.running import ROOT
 
 
-def test_lock_files_contain_the_same_runtime_packages() -> None:
-    """./dev first installs the installer and the packages of the service, and compiles their modules at
-    once."""
+def test_run_and_dev_lock_files_contain_equal_versions_of_common_packages() -> None:
+    """./dev installs the run lock file first, and compiles the modules of these packages while it installs
+    the rest."""
     run, dev = ((ROOT / "locks" / name).read_text() for name in ("run.txt", "dev.txt"))
     assert "--hash" in find_locked("uv", run)
     names = [line.partition("==")[0] for line in run.splitlines() if not line.startswith(" ")]

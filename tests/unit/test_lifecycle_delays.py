@@ -37,7 +37,7 @@ def test_changing_delay_reason_is_reported_once_a_minute() -> None:
     assert delay_messages(life)[1:] == ["Slurm has not given its node yet: others go first."]
 
 
-def test_expected_start_is_reported_when_known_and_when_it_changes() -> None:
+def test_expected_start_of_a_delayed_job_is_reported_when_it_is_known_or_changes() -> None:
     life = starting().see(StartDelayed(1, BUSY))
     expected = CREATED + HOUR
     life.see(StartDelayed(1, replace(BUSY, expected=expected, position=3)))
@@ -68,7 +68,7 @@ def test_delay_is_not_reported_for_a_job_that_is_not_starting() -> None:
         assert delay_messages(life) == []
 
 
-def test_replicas_use_the_nodes_chosen_by_the_cluster() -> None:
+def test_node_of_each_replica_is_the_node_chosen_by_the_cluster() -> None:
     places = JobAdmitted(((PRIMARY, "a"), (WORKER, "a")))
     given_nodes = NodesGiven(1, ((PRIMARY, "c"), (WORKER, "d")))
     life = Life(job(1, 1)).see(places, given_nodes)

@@ -31,14 +31,14 @@ def life() -> Life:
     return Life(job(1, 1)).see(JobAdmitted(((PRIMARY, "a"), (WORKER, "a")))).up()
 
 
-def test_disk_note_names_match_those_of_the_shim() -> None:
+def test_controller_and_shim_use_equal_names_for_disk_notes() -> None:
     names = {disk.NEARLY_FULL, disk.NO_ROOM, disk.ROOM_AGAIN}
     names |= {disk.LOG_WAITS, disk.LOG_GOES_ON, disk.EXCEEDED}
     assert names == {name for name, kind in notes.KINDS.items() if kind == "disk"}
     assert (disk.NO_ROOM, disk.ROOM_AGAIN) == (NO_ROOM, ROOM_AGAIN)
 
 
-def test_disk_warning_names_the_replica_and_its_node(life: Life) -> None:
+def test_disk_warning_on_the_timeline_names_the_replica_and_the_node(life: Life) -> None:
     life.see(disk_note(disk.NEARLY_FULL, "91 GB", WORKER), disk_note(disk.NEARLY_FULL, "104 GB"))
     assert disk_messages(life) == ["workerpool1-0: 91 GB", "workerpool0-0: 104 GB"]
     entry = life.timeline[-1]

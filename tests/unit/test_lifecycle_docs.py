@@ -17,7 +17,7 @@ def test_generated_documentation_page_is_up_to_date(name: str) -> None:
     assert (diagrams.DOCS / name).read_text() == diagrams.pages()[name]
 
 
-def test_generated_pages_contain_every_rule_and_reason() -> None:
+def test_generated_pages_contain_every_failure_rule_and_every_transition_reason() -> None:
     """spec/failures#budgets: each row has its cause, effect, budget, code and message."""
     pages = diagrams.pages()
     for rule in RULES:

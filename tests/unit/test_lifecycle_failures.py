@@ -38,7 +38,7 @@ def error_of(life: Life) -> tuple[int, str]:
     return life.job.error.code, life.job.error.message
 
 
-def test_out_of_memory_of_a_child_process_is_only_reported() -> None:
+def test_child_process_out_of_memory_is_reported_but_does_not_fail_the_job() -> None:
     """spec/failures#user-code: a timeline entry is added, and the exit of the main process decides."""
     life = Life(job(1)).up().exits(PRIMARY, 0, child_oom=2)
     assert life.job.state is JobState.SUCCEEDED
@@ -47,7 +47,7 @@ def test_out_of_memory_of_a_child_process_is_only_reported() -> None:
 
 
 @pytest.mark.parametrize("crash", [{"code": 139}, {"signal": 11}, {"code": 6}])
-def test_simultaneous_crash_of_all_replicas_uses_one_retry(crash: dict[str, int]) -> None:
+def test_simultaneous_crash_of_all_replicas_uses_a_single_retry(crash: dict[str, int]) -> None:
     """spec/failures#crashes: at most 3 retries. All replicas crash together. The retry caused by the worker
     also covers the primary, whose crash is reported second."""
     life = Life(job(1, 1)).up()
@@ -59,7 +59,7 @@ def test_simultaneous_crash_of_all_replicas_uses_one_retry(crash: dict[str, int]
     assert error_of(life)[0] == 3
 
 
-def test_disable_retries_still_allows_replica_restarts() -> None:
+def test_job_with_disabled_retries_still_restarts_single_replicas() -> None:
     """spec/failures#retries: disableRetries only forbids retries of the whole job."""
     assert Life(job(1, scheduling=DISABLED)).up().exits(PRIMARY, 139).job.state is JobState.FAILED
     life = Life(job(1, scheduling=DISABLED)).up()
@@ -70,7 +70,7 @@ def test_disable_retries_still_allows_replica_restarts() -> None:
     assert "5 of 5 restarts used, the job forbids retries; the job fails" in life.last
 
 
-def test_stop_by_a_usage_budget_uses_no_attempt_or_running_time() -> None:
+def test_job_stopped_by_a_usage_budget_loses_no_attempt_and_no_running_time() -> None:
     """spec/failures#budget: stops by a usage budget use no attempts, and the running time limit pauses."""
     spent = "ana@corp.example has used 40 of 40 CPU-hours of this month's budget"
     life = Life(job(1, scheduling=Scheduling(timeout=100 * SECOND))).up()
@@ -109,7 +109,9 @@ def test_waiting_for_capacity_does_not_count_as_running_time() -> None:
 
 
 @pytest.mark.parametrize(("has_started", "state"), [(False, "PREPARING"), (True, "FAILED")])
-def test_usage_budget_ends_a_running_job_without_retries(has_started: bool, state: str) -> None:
+def test_used_up_budget_fails_a_running_job_whose_retries_are_disabled(
+    has_started: bool, state: str
+) -> None:
     """spec/failures#budget: without retries, a job fails when the budget stops it after its start."""
     life = Life(job(1, scheduling=DISABLED)).see(JobAdmitted(((PRIMARY, "a"),)))
     life = life.up() if has_started else life
@@ -124,7 +126,7 @@ def test_usage_budget_ends_a_running_job_without_retries(has_started: bool, stat
     assert life.job.state == state
 
 
-def test_running_replica_stays_on_a_silent_node_and_waiting_one_leaves() -> None:
+def test_running_replica_stays_on_a_silent_node_until_the_replica_is_lost() -> None:
     """The agent's lease decides whether the running replica is lost. A lost replica moves to another node."""
     unheard = NodeLeft("b", "the cluster does not hear of it", staying=(WORKER,))
     life = Life(job(1, 1)).up().see(unheard)
@@ -137,7 +139,9 @@ def test_running_replica_stays_on_a_silent_node_and_waiting_one_leaves() -> None
 @pytest.mark.parametrize(
     ("loss", "is_retried"), [(Cause.POD_EVICTED, False), (Cause.CLUSTER_PREEMPTED, True)]
 )
-def test_replica_stopped_by_the_cluster_counts_as_lost(loss: Cause, is_retried: bool) -> None:
+def test_replica_stopped_by_the_cluster_counts_as_lost_despite_an_exit_record(
+    loss: Cause, is_retried: bool
+) -> None:
     """spec/failures#losses-on-a-cluster: this also applies if the program was stopped and reported its
     exit."""
     life = Life(job(1, 1)).up()
@@ -154,7 +158,7 @@ def test_replica_stopped_by_the_cluster_counts_as_lost(loss: Cause, is_retried: 
 
 
 @pytest.mark.parametrize("whole_job", [False, True])
-def test_repeated_time_limit_losses_are_explained_once(whole_job: bool) -> None:
+def test_timeline_explains_repeated_losses_by_the_cluster_time_limit_once(whole_job: bool) -> None:
     """spec/failures#losses-on-a-cluster: a program without checkpoints would start from scratch 20 times."""
     life = Life(job(1, 1, scheduling=Scheduling(restart_job_on_worker_restart=whole_job))).up()
 
@@ -186,7 +190,7 @@ def test_repeated_time_limit_losses_are_explained_once(whole_job: bool) -> None:
     assert "(TIMEOUT).\nA program that does not resume from a checkpoint" in message
 
 
-def test_replica_that_moves_before_its_start_uses_no_restart() -> None:
+def test_replica_that_moves_before_the_program_start_uses_no_restart() -> None:
     """spec/failures#maintenance: node changes during the wait for a cluster allocation are not losses."""
     life = Life(job(1, 1)).see(JobAdmitted(((PRIMARY, "a"), (WORKER, "b"))), RuntimePrepared(1))
     for incarnation, node in enumerate("bcd", 1):
@@ -201,7 +205,7 @@ def test_replica_that_moves_before_its_start_uses_no_restart() -> None:
     assert life.replica(WORKER).restarts == ()
 
 
-def test_verdict_entry_contains_rule_effect_and_evidence() -> None:
+def test_timeline_entry_of_a_failure_verdict_contains_rule_effect_and_evidence() -> None:
     """Each verdict of the failure table is a timeline entry with rule and evidence."""
     life = Life(job(1, 1)).up().exits(WORKER, 139)
     (entry,) = [e for e in life.timeline if e.kind == "verdict"]
@@ -220,7 +224,7 @@ def test_verdict_entry_contains_rule_effect_and_evidence() -> None:
     assert entry.message == "Rule transient_exit for workerpool1-0: the job is retried (1 of 3)."
 
 
-def test_abandoned_job_does_not_wait_for_an_unplaced_replica() -> None:
+def test_job_failed_by_an_internal_error_does_not_wait_for_a_replica_without_a_node() -> None:
     """spec/failures#service-failures: a failure of the service has code 13. No event would ever report the
     end of a replica without a node."""
     life = Life(job(1, 1)).up().see(NodeLeft("b", "maintenance")).exits(WORKER, 143, stopped=True)
@@ -232,7 +236,7 @@ def test_abandoned_job_does_not_wait_for_an_unplaced_replica() -> None:
     assert error_of(life)[0] == 13
 
 
-def test_accepted_cancel_decides_the_state_of_an_abandoned_job() -> None:
+def test_cancelled_job_ends_with_state_cancelled_despite_an_internal_error() -> None:
     """spec/lifecycle#cancel: after an accepted cancel, the final state is CANCELLED."""
     life = Life(job(1, 1)).up().cancel()
     life.job = give_up(life.job, NodeLeft("a", "gone"), "planted", life.now).job
@@ -255,7 +259,9 @@ def order(
         (DrillKind.INTERNAL, "internal_error"),
     ],
 )
-def test_drill_applies_the_failure_rule_of_its_kind(kind: DrillKind, rule: str) -> None:
+def test_fault_drill_applies_the_failure_rule_of_the_requested_kind_of_fault(
+    kind: DrillKind, rule: str
+) -> None:
     """spec/operations#drills: the verdict of a stockout, preemption or internal error drill names the
     drill."""
     life = Life(job(1, 1)).up().see(order(kind))

@@ -21,7 +21,7 @@ PLACES = JobAdmitted(((PRIMARY, "a"), (WORKER, "b")))
 HOUR = 3600 * SECOND
 
 
-def test_job_end_time_is_the_end_of_its_last_program() -> None:
+def test_end_time_of_a_job_is_the_end_of_the_last_program() -> None:
     """spec/lifecycle#end: the service may receive the report late. A time in the future is ignored."""
     life = Life(job(1, 1)).up()
     ended = life.now + SECOND
@@ -37,7 +37,7 @@ def test_job_end_time_is_the_end_of_its_last_program() -> None:
     assert lost.job.ended == lost.now, "the end time of a lost replica is unknown"
 
 
-def test_job_deadlines_depend_on_its_state() -> None:
+def test_queued_job_has_a_wait_deadline_and_running_job_a_running_deadline() -> None:
     """spec/queue#waiting: maxWaitTime starts at creation, and the running limit starts at the first RUNNING
     state."""
     life = Life(job(1, scheduling=Scheduling(timeout=HOUR, max_wait=1800 * SECOND)))
@@ -50,7 +50,7 @@ def test_job_deadlines_depend_on_its_state() -> None:
     assert deadlines(life.job) == ()
 
 
-def test_running_limit_includes_retries_and_max_wait_applies_once() -> None:
+def test_retry_of_a_job_does_not_restart_the_running_limit_or_the_maximum_wait() -> None:
     """spec/lifecycle#time-limits: after a retry, the state is PREPARING and startTime is the first start.
     maxWaitTime does not apply again."""
     life = Life(job(1, scheduling=Scheduling(max_wait=1800 * SECOND))).up()
@@ -65,7 +65,7 @@ def test_running_limit_includes_retries_and_max_wait_applies_once() -> None:
     assert (life.job.state, life.job.started, life.job.attempt) == (JobState.RUNNING, first, 2)
 
 
-def test_job_running_at_the_end_of_its_maximum_wait_continues() -> None:
+def test_job_that_runs_when_the_maximum_wait_expires_continues() -> None:
     """spec/lifecycle#cancel: maxWaitTime only cancels a job that is not RUNNING at that time. The deadline
     and the last start may be reported together."""
     limited = Scheduling(max_wait=1800 * SECOND)

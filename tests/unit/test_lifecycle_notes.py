@@ -34,7 +34,7 @@ def life() -> Life:
     return Life(job(1, 1, 1, reducers=True)).up()
 
 
-def test_restarted_replica_reports_its_own_notes(life: Life) -> None:
+def test_timeline_shows_notes_of_the_current_incarnation_only(life: Life) -> None:
     life.see(note_event(1, "a"))
     life.loses(REDUCER, "its shim was killed")
     assert life.replica(REDUCER).incarnation == 2

@@ -42,7 +42,7 @@ def test_crashing_reducer_restarts_with_increasing_delays() -> None:
     assert now - began < 60 * SECOND
 
 
-def test_job_end_does_not_wait_for_a_delayed_reducer_restart() -> None:
+def test_cancelled_job_ends_without_waiting_for_a_delayed_reducer_restart() -> None:
     """spec/lifecycle#cancel: the delayed incarnation never starts."""
     life = Life(job(1, 1, 1, reducers=True)).up()
     life.exits(REDUCER, 2).loses(REDUCER, "it never came up")

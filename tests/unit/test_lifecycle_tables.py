@@ -41,7 +41,7 @@ def reachable(table: AnyTable, first: enum.StrEnum) -> set[enum.StrEnum]:
     return seen
 
 
-def test_every_transition_table_cell_has_its_effect() -> None:
+def test_every_transition_table_cell_changes_ignores_or_raises_as_declared() -> None:
     """spec/lifecycle#states: a cell is a next state, an ignored trigger with a reason, or an error with the
     history."""
     for table, state, trigger in CELLS:
@@ -85,7 +85,7 @@ def test_cancelling_job_can_only_reach_final_states() -> None:
     assert after - {JobState.CANCELLING} == ENDS["job"]
 
 
-def test_replica_restarts_only_after_its_previous_incarnation_ended() -> None:
+def test_replica_restarts_only_after_the_previous_incarnation_has_ended() -> None:
     """spec/invariants#one-incarnation: a replica never has two live incarnations."""
     for state in ReplicaState:
         cell = transition.REPLICA.cells[state, ReplicaTrigger.RESTARTED]

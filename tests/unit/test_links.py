@@ -9,7 +9,7 @@ from trainshed.core.names import JobUid, ReplicaId
 WHOSE = "ab" * 32
 
 
-def test_many_tickets_of_one_user_do_not_evict_other_users_tickets() -> None:
+def test_many_tickets_of_a_user_do_not_invalidate_tickets_of_other_users() -> None:
     tickets = Tickets(lambda: 1)
 
     def issue(email: str) -> str:
@@ -26,7 +26,7 @@ def links(now: int = 0, key: bytes = b"key") -> Links:
     return Links(key, "http://127.0.0.1:8080", lambda: now)
 
 
-def test_signed_link_is_valid_for_one_view_and_one_day() -> None:
+def test_signed_link_is_valid_for_a_single_view_and_expires_after_one_day() -> None:
     mark = links().issue_mark("7", WHOSE)
     assert links(LIFETIME - 1).read_mark("7", mark) == WHOSE
     assert not links(LIFETIME).read_mark("7", mark)
@@ -50,8 +50,8 @@ def test_signed_link_is_valid_for_one_view_and_one_day() -> None:
         assert not links().read_mark("7", other)
 
 
-def test_page_host_and_signature_are_stable_across_restarts() -> None:
-    """Another service with the same key accepts the links too."""
+def test_web_page_links_of_a_job_remain_valid_after_a_service_restart() -> None:
+    """A second service with the same key also accepts the links."""
 
     def pages(now: int = 0, key: bytes = b"key", below: str | None = "localhost:80") -> Links:
         return Links(key, "http://127.0.0.1:80", lambda: now, below)

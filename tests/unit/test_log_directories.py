@@ -16,13 +16,13 @@ def spec_with(value: str) -> JobSpec:
     )
 
 
-def test_vertex_job_log_directory_is_below_its_output_directory() -> None:
+def test_log_directory_of_a_vertex_job_is_the_logs_folder_of_the_output_directory() -> None:
     assert [job(output=output).spec.log_directory for output in ("gs://b/out/", None)] == [
         *("gs://b/out/logs", None)
     ]
 
 
-def test_ml_job_log_directory_is_its_job_directory() -> None:
+def test_log_directory_of_an_ml_job_is_the_job_directory() -> None:
     spec = replace(job(api=Api.ML).spec, job_dir="gs://b/census/3/")
     assert spec.log_directory == "gs://b/census/3"
 
@@ -38,7 +38,7 @@ def test_ml_job_log_directory_is_its_job_directory() -> None:
         ("", None),
     ],
 )
-def test_user_variable_overrides_the_tensorboard_log_directory(
+def test_aip_tensorboard_log_dir_set_by_the_user_overrides_the_log_directory(
     value: str, directory: str | None
 ) -> None:
     assert spec_with(value).log_directory == directory

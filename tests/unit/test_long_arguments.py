@@ -48,7 +48,9 @@ TWO_LONG: dict[str, JobSpec] = {
 
 @pytest.mark.parametrize("what", TWO_LONG)
 @pytest.mark.parametrize("replica", [ReplicaId(0, 0), ReplicaId(1, 0)])
-def test_long_specification_is_omitted_from_variables(what: str, replica: ReplicaId) -> None:
+def test_job_specification_is_omitted_from_variables_if_it_exceeds_the_length_limit(
+    what: str, replica: ReplicaId
+) -> None:
     spec = TWO_LONG[what]
     assert any(NOTICE in warning for warning in spec.warnings)
     values = environ(spec, replica)
@@ -62,7 +64,7 @@ def test_long_specification_is_omitted_from_variables(what: str, replica: Replic
     assert int(run.stdout) == len(argv)
 
 
-def test_short_specification_is_in_variables() -> None:
+def test_job_specification_below_the_length_limit_is_in_the_cluster_spec_variable() -> None:
     spec = vertex(custom_job(package(args=["x" * 90_000]), package()))
     assert not any(NOTICE in warning for warning in spec.warnings)
     assert json.loads(environ(spec, ReplicaId(1, 0))["CLUSTER_SPEC"])["job"]["workerPoolSpecs"]
@@ -75,13 +77,15 @@ def test_short_specification_is_in_variables() -> None:
         ({f"V{n}": "x" * 100_000 for n in range(7)}, "env"),
     ],
 )
-def test_oversized_variables_are_rejected(values: dict[str, str], field: str) -> None:
+def test_job_with_environment_variables_above_the_kernel_limit_is_rejected(
+    values: dict[str, str], field: str
+) -> None:
     (fault,) = violations(custom_job(package(env=variables(values)))).items()
     assert fault[0] == f"{PACKAGE}.{field}"
     assert "bucket" in fault[1]
 
 
-def test_too_many_replicas_are_rejected() -> None:
+def test_job_with_too_many_replicas_for_the_cluster_variables_is_rejected() -> None:
     many: dict[str, Any] = {"replicaCount": "1990"}
     faults = violations(custom_job(pool(), pool(**many)))
     assert "1991 replicas" in faults.pop("job_spec.worker_pool_specs")

@@ -16,7 +16,7 @@ from trainshed.core.names import JobUid, ReplicaId
 UID = JobUid(1)
 
 
-async def test_events_of_an_unstored_job_are_not_applied() -> None:
+async def test_events_of_a_job_that_was_never_stored_are_not_applied() -> None:
     taken: list[list[Event]] = []
 
     async def apply(uid: JobUid, mailbox: Mailbox) -> None:
@@ -32,7 +32,7 @@ async def test_events_of_an_unstored_job_are_not_applied() -> None:
     assert taken == []
 
 
-async def test_full_disk_is_logged_once_for_all_retries(
+async def test_full_disk_is_logged_once_for_all_retries_of_a_job_update(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """spec/operations#errors: The log line contains a remedy and no stack trace, which would use up the

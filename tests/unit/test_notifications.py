@@ -30,7 +30,7 @@ def sent_notifications(life: Life, *targets: Target) -> list[tuple[str, str]]:
     return [(notification.target, notification.occasion.value) for notification in sent]
 
 
-def test_end_of_a_job_is_sent_to_its_targets_and_to_targets_for_all_jobs() -> None:
+def test_end_of_a_job_is_sent_to_labelled_targets_and_to_targets_for_all_jobs() -> None:
     over = Life(LABELLED).up().exits(code=1).up()
     assert sent_notifications(over, OPS, EVERYBODY) == [("ops", "failed"), ("all", "failed")]
     assert sent_notifications(Life(job()).up().exits(code=0).up(), OPS, EVERYBODY) == [
@@ -40,13 +40,13 @@ def test_end_of_a_job_is_sent_to_its_targets_and_to_targets_for_all_jobs() -> No
     assert sent_notifications(over, replace(OPS, on=frozenset({Occasion.SUCCEEDED}))) == []
 
 
-def test_stall_is_reported_while_the_job_runs() -> None:
+def test_stalled_replica_causes_a_notification_before_the_job_ends() -> None:
     stalled = Life(replace(job(1, 1), labels=LABELLED.labels)).up()
     stalled.exits(WORKER, signal=9, stalled=True)
     assert sent_notifications(stalled, OPS)[0] == ("ops", "stalled")
 
 
-def test_mail_subject_is_one_line_with_the_event() -> None:
+def test_mail_subject_is_a_single_line_with_job_name_and_event() -> None:
     in_two_lines = replace(LABELLED, display_name="two\nlines")
     over = Life(in_two_lines).up().exits(code=1, tail="ValueError: no").up()
     (notification,) = notifications(over.job, over.timeline, (OPS,), over.now, "https://t.example")
@@ -55,7 +55,9 @@ def test_mail_subject_is_one_line_with_the_event() -> None:
     assert "ValueError: no" in text and f"https://t.example/jobs/{over.job.uid}" in text
 
 
-def test_each_fault_of_a_notify_table_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_the_notify_settings_tables_lists_every_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("BAD", "whsec_!!")
     rows = [
         {"name": "ops", "webhook": "https://a.example/x"},
@@ -88,7 +90,7 @@ def test_webhook_signature_key_is_decoded() -> None:
     assert key_of("a2V5") == b"a2V5"
 
 
-def test_target_receives_its_highest_reached_percentage_and_hard_budgets() -> None:
+def test_target_is_notified_of_hard_budgets_and_the_highest_reached_percentage() -> None:
     soft = Budget(QuotaKey("p", "global", "cost_per_month"), 100, 92, marks=(50, 80, 90))
     hard = Budget(QuotaKey("p", "global", "cost_per_month_hard", "a@x"), 90, 90, marks=(100,))
     early, late = replace(OPS, budgets=(50, 80)), Target("late", ALL, budgets=(95,))

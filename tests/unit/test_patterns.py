@@ -84,7 +84,7 @@ def test_unsupported_regular_expression_error_has_a_reason(pattern: str, reason:
         compile_regex(pattern)
 
 
-def test_unpaired_surrogate_in_a_text_is_matched() -> None:
+def test_pattern_matches_text_with_an_unpaired_surrogate() -> None:
     assert compile_regex("a.b").found_in("a\ud800b")
     with pytest.raises(PatternError, match="half a character"):
         compile_regex("\ud800")
@@ -168,9 +168,9 @@ def pieces(tree: Any) -> Iterator[str]:
         yield word
 
 
-def test_constant_regular_expressions_take_linear_time() -> None:
-    """The texts consist of parts of each pattern. One test covers all modules, because it imports them
-    all."""
+def test_regular_expressions_in_the_source_take_linear_time_on_long_texts() -> None:
+    """The texts are built from parts of each pattern. All modules share one test, because the test imports
+    all of them."""
     slow = [
         fault
         for where, method, pattern in fixed_patterns()

@@ -50,7 +50,7 @@ def registered_version(subject: Pipeline, *before: ModelVersion) -> ModelVersion
     return pipelines.model_version(subject, pipelines.artifacts(subject, 0), before, NOW)
 
 
-def test_pipeline_state_follows_its_backing_job() -> None:
+def test_state_and_start_time_of_a_pipeline_follow_the_training_job() -> None:
     """facts/resources#pipelines: PENDING until the job runs, and again during a retry. The start time is the
     first start."""
     at = CREATED + SECOND
@@ -64,7 +64,7 @@ def test_pipeline_state_follows_its_backing_job() -> None:
     assert (subject.state, subject.started) == (J.RUNNING, at)
 
 
-def test_pipeline_model_directory_is_that_of_its_job() -> None:
+def test_model_directory_of_a_pipeline_is_the_model_directory_of_the_training_job() -> None:
     """facts/resources#pipelines: the directory is artifactUri, or else AIP_MODEL_DIR. For a tuning task it is
     the directory of the best trial."""
     assert pipelines.artifacts(stored_pipeline(), 0) == f"{OUTPUT}/model"
@@ -93,8 +93,9 @@ def test_new_model_version_does_not_move_the_default_alias() -> None:
     assert (version.version, version.aliases) == (4, ())
 
 
-def test_pipeline_ends_with_its_job_and_stays_finished() -> None:
-    """Exhaustive: four observations of a job in any state or deleted, with a cancel at any time."""
+def test_pipeline_ends_together_with_the_training_job_and_stays_finished() -> None:
+    """The test covers all sequences of four observations of the training job, in any state or deleted, with a
+    cancel at any time."""
     states = (None, *JobState)
     for sights in itertools.product(states, repeat=4):
         for when in (None, 0, 2):

@@ -22,7 +22,9 @@ def points(*steps: int, value: float = 0.5) -> list[Point]:
     return [Point(step, 1000 + step, value * step) for step in steps]
 
 
-async def test_partial_metric_write_after_a_crash_is_truncated(tmp_path: Path) -> None:
+async def test_incomplete_metric_record_after_a_crash_is_ignored_and_overwritten(
+    tmp_path: Path,
+) -> None:
     """spec/invariants#durability, facts/experiments#points: a repeated write stores each point once."""
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(1))])
@@ -64,7 +66,9 @@ async def test_failed_metric_write_is_reported_to_all_callers(tmp_path: Path) ->
     assert await files.read(7, [1]) == {1: points(1, 4)}
 
 
-async def test_cancelled_metric_write_does_not_block_other_writers(tmp_path: Path) -> None:
+async def test_cancelled_metric_write_does_not_block_concurrent_metric_writes(
+    tmp_path: Path,
+) -> None:
     files = PointFiles(tmp_path)
     first = asyncio.ensure_future(files.append(7, [(1, points(1))]))
     others = [asyncio.ensure_future(files.append(7, [(1, points(step))])) for step in (2, 3)]
@@ -76,7 +80,9 @@ async def test_cancelled_metric_write_does_not_block_other_writers(tmp_path: Pat
     assert (await files.read(7, [1]))[1][-2:] == points(2, 3)
 
 
-async def test_metric_read_returns_only_the_requested_points(tmp_path: Path) -> None:
+async def test_metric_request_returns_only_the_requested_number_and_range_of_points(
+    tmp_path: Path,
+) -> None:
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(*range(5, 100), *range(10)))])
     assert (await files.read(7, [1]))[1] == points(*range(100))
@@ -115,7 +121,7 @@ async def test_small_metric_writes_are_merged_and_newest_values_win(
 async def test_metric_points_beyond_the_size_limit_of_a_run_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The service reads a run as a whole, so an unlimited run would use up its memory."""
+    """The service reads the points of a run as a whole, so an unlimited run would use up its memory."""
     monkeypatch.setattr("trainshed.store.points.MAX_BYTES", 200)
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(1))])
@@ -125,7 +131,7 @@ async def test_metric_points_beyond_the_size_limit_of_a_run_are_rejected(
     assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1, 2)}
 
 
-async def test_run_at_its_size_limit_keeps_metric_points_of_its_whole_range(
+async def test_run_at_the_size_limit_keeps_metric_points_from_first_to_last_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_points, "MAX_BYTES", 200_000)

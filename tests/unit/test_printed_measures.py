@@ -57,7 +57,7 @@ def steps(measures: Measures) -> list[float]:
         ("transformers_lines", [("loss", "train", "epoch", 24, 5, 3.375)]),
     ],
 )
-def test_recorded_program_output_becomes_metric_series(
+def test_metric_series_are_extracted_from_recorded_program_output(
     name: str, series: list[tuple[str, str, str, int, float, float]]
 ) -> None:
     measures = Measures()
@@ -83,7 +83,9 @@ def test_recorded_program_output_becomes_metric_series(
         ("seed: 42 port=8080 time: 4.2s error 404: not found", []),
     ],
 )  # fmt: skip
-def test_metrics_are_read_from_a_line(line: str, pairs: list[tuple[str, str, float]]) -> None:
+def test_metric_names_and_values_are_read_from_a_log_line(
+    line: str, pairs: list[tuple[str, str, float]]
+) -> None:
     assert list(read_measures(line)) == pairs
 
 
@@ -97,24 +99,24 @@ def test_metrics_are_read_from_a_line(line: str, pairs: list[tuple[str, str, flo
         ("loss", "loss: nan, loss: inf", []),
     ],
 )
-def test_metric_is_recognized_by_its_name_or_synonym(
+def test_metric_in_a_line_is_recognized_by_name_or_synonym(
     name: str, line: str, values: list[float]
 ) -> None:
     assert list(values_of(name, line)) == values
 
 
-def test_repeated_measurements_after_a_restart_replace_earlier_ones() -> None:
+def test_measurements_repeated_after_a_restart_replace_earlier_measurements() -> None:
     lines = [f"step {step} loss 0.{step}" for step in (1, 2, 3, 2, 3, 4)]
     assert steps(feed_lines(*lines, was_restarted=True)) == [1, 2, 3, 4]
 
 
-def test_restarting_counter_is_replaced_by_the_line_order() -> None:
-    """Progress bars without an epoch number restart their counter."""
+def test_step_counter_that_restarts_from_one_is_replaced_by_the_line_number() -> None:
+    """Progress bars without an epoch number restart their step counter in each epoch."""
     measures = feed_lines(*(f"{step}/3 [=====] loss: 0.5" for step in (1, 2, 3, 1, 2, 3)))
     assert (steps(measures), measures.series[0].unit) == ([0, 1, 2, 3, 4, 5], "line")
 
 
-def test_stored_points_are_limited_and_keep_both_ends() -> None:
+def test_stored_metric_points_are_limited_and_include_first_and_last_step() -> None:
     [series] = feed_lines(*(f"step {step} loss 0.5" for step in range(5000))).series
     assert len(series.points) <= 400
     assert (series.points[0].step, series.points[-1].step) == (0, 4999)
@@ -126,7 +128,7 @@ def test_stored_points_are_limited_and_keep_both_ends() -> None:
 @pytest.mark.parametrize(
     "worst", ["a", "a" * 41 + " ", "a" * 41 + " " + "b" * 21 + " ", "a-", "loss_"]
 )
-def test_parsing_a_line_is_fast(worst: str) -> None:
+def test_parsing_a_line_for_metrics_is_fast(worst: str) -> None:
     """A long line blocks the interpreter while it is parsed."""
     line, took = worst * (2000 // len(worst)), list[float]()
     for _ in range(5):
@@ -137,7 +139,7 @@ def test_parsing_a_line_is_fast(worst: str) -> None:
 
 
 @pytest.mark.parametrize(("count", "is_aside"), [(1, False), (100, True)])
-async def test_many_long_lines_are_parsed_in_a_thread(
+async def test_many_long_log_lines_are_parsed_in_a_separate_thread(
     monkeypatch: pytest.MonkeyPatch, count: int, is_aside: bool
 ) -> None:
     threads: set[str] = set()
@@ -154,8 +156,9 @@ async def test_many_long_lines_are_parsed_in_a_thread(
     assert (threading.main_thread().name not in threads) == is_aside
 
 
-async def test_read_before_a_retry_does_not_hide_the_new_log() -> None:
-    """The read ends while another read, which includes the retry, waits for it."""
+async def test_progress_read_before_a_job_retry_does_not_hide_the_log_of_the_retry() -> None:
+    """Three reads run concurrently: before the retry, after it, and again with the outdated job record. The
+    third read must continue the log of the new attempt."""
     places: list[tuple[int, int]] = []
 
     class Logs:
@@ -172,7 +175,7 @@ async def test_read_before_a_retry_does_not_hide_the_new_log() -> None:
     assert places == [(old.attempt, 0), (old.attempt + 1, 0), (old.attempt + 1, 800)]
 
 
-def test_long_curve_has_the_same_density_at_both_ends() -> None:
+def test_points_of_a_long_metric_curve_are_evenly_distributed() -> None:
     measures = Measures(most=16)
     for number in range(1, 1001):
         measures.feed(number, f"epoch {number}/1000 loss: 0.5")

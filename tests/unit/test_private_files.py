@@ -42,7 +42,7 @@ def test_owner_token_is_kept_and_recreated_if_deleted(tmp_path: Path) -> None:
     assert len({token, second, owner_token(tmp_path)}) == 3
 
 
-def test_private_socket_does_not_change_the_umask_of_other_threads(
+def test_creating_a_private_socket_does_not_change_the_umask_of_other_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files that other threads create at the same time keep their normal modes."""

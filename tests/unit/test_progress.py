@@ -31,7 +31,9 @@ RECORDINGS = sorted((Path(__file__).parents[1] / "progress_corpus").glob("*.txt"
         ("|    total_timesteps | 2048     |", 2048, 0, "timestep 2048"),
     ],
 )
-def test_progress_is_read_from_a_line(line: str, done: float, total: float, text: str) -> None:
+def test_training_progress_is_read_from_a_log_line(
+    line: str, done: float, total: float, text: str
+) -> None:
     first = counts(last_state(line))[0]
     assert (first.done, first.total, first.text) == (pytest.approx(done), total, text)
 
@@ -54,7 +56,7 @@ def test_line_without_progress_is_ignored(line: str) -> None:
         (["--n_estimators", "80"], {"round": 80}),
     ],
 )
-def test_total_is_read_from_the_command_line(
+def test_total_number_of_epochs_or_steps_is_read_from_the_command_line(
     arguments: list[str], totals: dict[str, float]
 ) -> None:
     assert totals_of(arguments) == totals
@@ -103,8 +105,8 @@ def test_epochs_take_precedence_over_steps() -> None:
     assert estimate.done == pytest.approx((1 + 0.9) / 5)
 
 
-def test_repeated_progress_bars_give_no_estimate() -> None:
-    """The number of epochs is unknown. No estimate is better than the estimate of one bar."""
+def test_repeated_progress_bars_without_an_epoch_number_give_no_remaining_time() -> None:
+    """The number of epochs is unknown, so the remaining time of a single bar would be misleading."""
     bars = [
         (epoch * 10 + done, f"train: {done * 10}%|█ | {done}/10")
         for epoch in range(4)
@@ -114,13 +116,13 @@ def test_repeated_progress_bars_give_no_estimate() -> None:
     assert (estimate.remaining, estimate.text) == (None, "7 of 10")
 
 
-def test_setup_progress_gives_no_remaining_time() -> None:
+def test_progress_bar_of_data_preparation_gives_no_remaining_time() -> None:
     lines = [(0, "Map:  50%|███ | 500/1000"), (5, "Map:  90%|███ | 900/1000")]
     estimate = estimate_of(*lines, now=5)
     assert (estimate.remaining, estimate.text) == (None, "900 of 1000")
 
 
-def test_complete_progress_has_no_remaining_time() -> None:
+def test_remaining_time_after_the_last_step_is_zero() -> None:
     estimate = estimate_of((1, "step 1/2"), (2, "step 2/2"), now=9)
     assert (estimate.done, estimate.remaining) == (1.0, 0.0)
 
@@ -138,7 +140,7 @@ def test_complete_progress_has_no_remaining_time() -> None:
         (["epoch 9/10 loss: 1", "epoch 10/10 loss: 1"], 400.0, False, "no progress for 6 min"),
     ],
 )
-def test_hanging_program_shows_its_idle_time(
+def test_estimate_of_a_hanging_program_shows_the_time_without_progress(
     lines: list[str], after: float, remaining: bool, idle: str
 ) -> None:
     tracker = Tracker(began=0.0)

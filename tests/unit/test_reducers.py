@@ -60,8 +60,8 @@ def test_job_with_unusable_reducers_gets_a_warning_at_creation(image: str, words
     assert len(texts) == 1
 
 
-def test_every_runtime_family_declares_its_use_of_reducers() -> None:
-    """spec/reduction: A new family must declare it, too."""
+def test_every_runtime_family_declares_whether_it_uses_reduction_servers() -> None:
+    """spec/reduction: a new runtime family must be added to the declaration."""
     for_programs = {sheet.family for sheet in FAMILIES} - {REDUCERS, TENSORBOARD, GSUTIL}
     assert for_programs - USE_NONE == {"pytorch"}
 

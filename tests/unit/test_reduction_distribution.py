@@ -20,7 +20,8 @@ def test_reduction_package_contains_only_sources() -> None:
 
 
 def test_build_without_a_compiler_reports_that_native_all_reduce_is_used(tmp_path: Path) -> None:
-    """spec/reduction#reports: The package is built once. With a compiler, another package is built later."""
+    """spec/reduction#reports: the package without the C library is built once. If a compiler is installed
+    later, the package is built again with the library."""
     lines: list[str] = []
     bare = Reduction(tmp_path / "shelf", {"PATH": str(tmp_path)})
     assert bare.find() is None
@@ -34,7 +35,9 @@ def test_build_without_a_compiler_reports_that_native_all_reduce_is_used(tmp_pat
     assert not (place / "trainshed_reduction/wire.py").stat().st_mode & 0o222
 
 
-def test_failed_compiler_is_retried_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_of_native_code_is_retried_some_time_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """spec/reduction#reports: The compiler may have lacked time or memory."""
     (tmp_path / "cc").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "cc").chmod(0o755)
@@ -58,7 +61,7 @@ def test_failed_compiler_is_retried_later(tmp_path: Path, monkeypatch: pytest.Mo
     assert package.find() == whole != without and not outcomes
 
 
-def test_service_stop_ends_the_compiler(tmp_path: Path) -> None:
+def test_stopping_the_service_ends_a_running_compiler(tmp_path: Path) -> None:
     begun, compiler, closing = tmp_path / "begun", tmp_path / "cc", Stop()
     os.mkfifo(begun)
     # A surviving sleep keeps the output pipe open, so that the test hangs.

@@ -57,7 +57,7 @@ THREE = parse_job(package(), pool(), reducers(), package())
 TOKEN_MARK = secrets.job_mark(7)
 
 
-def test_user_variables_take_precedence_except_for_the_token() -> None:
+def test_reduction_variables_of_the_user_take_precedence_except_for_the_token() -> None:
     """spec/reduction#security: With another token, the reducers would reject the worker."""
     own = {
         "TRAINSHED_REDUCERS": "mine:1",
@@ -76,7 +76,7 @@ def test_user_variables_take_precedence_except_for_the_token() -> None:
     assert "TRAINSHED_REDUCTION_TOKEN_FILE" not in variables
 
 
-def test_token_placeholder_cannot_be_set_by_a_job() -> None:
+def test_job_that_sets_the_reduction_token_placeholder_is_rejected() -> None:
     """spec/reduction#security: The token is inserted together with the job's secrets, and masked in the same
     places (spec/operations#secrets)."""
     (ref,) = secrets.markers_in(environ(THREE, WORKER)["TRAINSHED_REDUCTION_TOKEN"])
@@ -90,7 +90,7 @@ def test_token_placeholder_cannot_be_set_by_a_job() -> None:
         parse_job(package(env=env), pool(), reducers())
 
 
-def test_token_is_stable_and_unique_per_job() -> None:
+def test_reduction_token_is_stable_across_restarts_and_differs_between_jobs() -> None:
     """spec/reduction#security: A restarted reducer accepts the workers of its job, but not those of other
     jobs or services."""
     first, other = JobTokens(b"a" * 32, lambda: 0), JobTokens(b"b" * 32, lambda: 10**18)
@@ -100,7 +100,7 @@ def test_token_is_stable_and_unique_per_job() -> None:
     assert len(tokens) == 3
 
 
-def test_reducers_ignore_command_and_args_of_gcloud() -> None:
+def test_reducers_ignore_command_and_args_set_by_gcloud_and_the_job_gets_a_notice() -> None:
     """spec/reduction: gcloud sets --command and --args in every pool. Reducers run their own program, and the
     job gets a notice."""
     spec = parse_job(package(), pool(), reducers(command=["python3"], args=["--epochs=3"]))
@@ -111,7 +111,7 @@ def test_reducers_ignore_command_and_args_of_gcloud() -> None:
     assert parse_job(package(), pool(), reducers()).pool(2).program.runtime.notices == ()
 
 
-def test_custom_reducer_image_runs_its_own_program() -> None:
+def test_reducer_image_mapped_by_the_operator_runs_the_program_of_the_mapped_image() -> None:
     """spec/runtimes#substitutes: The image map takes precedence. The program gets the same variables and the
     package."""
 
@@ -129,8 +129,8 @@ def test_custom_reducer_image_runs_its_own_program() -> None:
 
 
 def test_ml_job_reducers_are_parameter_servers_with_the_reducer_image() -> None:
-    """spec/submit#ml-jobs: The image marks them as reducers. They do not get the arguments of the other roles
-    (spec/reduction#reports)."""
+    """spec/submit#ml-jobs: parameter servers with this image are reducers. They do not get the arguments of
+    the other roles (spec/reduction#reports)."""
     spec = ml(
         **NO_PACKAGE,
         scaleTier="CUSTOM",

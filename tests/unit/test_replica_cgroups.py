@@ -22,7 +22,9 @@ def test_machine_without_control_groups_is_supported(tmp_path: Path) -> None:
     assert groups.directories() == [] and groups.oom_kills() == 0
 
 
-def test_probing_a_base_uses_a_unique_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probing_a_control_group_directory_uses_a_unique_group_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In process namespaces, all agents of a node have the same process ID. One agent once removed another
     agent's trial group."""
     monkeypatch.setattr(cgroups.os, "access", Mock(return_value=True))
@@ -33,7 +35,7 @@ def test_probing_a_base_uses_a_unique_name(tmp_path: Path, monkeypatch: pytest.M
     assert cgroups.find_bases(str(tmp_path), str(tmp_path / "own")) == {"memory": str(tmp_path)}
 
 
-def test_memory_limit_is_read_in_both_versions(
+def test_node_memory_is_the_limit_of_a_version_1_or_version_2_control_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container may have a limit although the service may not create groups there."""
@@ -47,7 +49,9 @@ def test_memory_limit_is_read_in_both_versions(
         assert machine.node(None).memory_bytes == whole
 
 
-def test_process_limit_is_a_share_of_the_machines_and_the_groups_limit(tmp_path: Path) -> None:
+def test_process_limit_of_a_replica_is_a_fraction_of_the_machine_and_group_limits(
+    tmp_path: Path,
+) -> None:
     """A fork bomb must leave processes for the service and other users."""
     (kernel := tmp_path / "kernel").mkdir()
     outer, inner = tmp_path / "outer", tmp_path / "outer" / "inner"
@@ -64,7 +68,7 @@ def test_process_limit_is_a_share_of_the_machines_and_the_groups_limit(tmp_path:
     assert cgroups.process_share(str(inner), str(kernel)) == 500
 
 
-def test_lines_that_arrive_together_keep_their_file_descriptors() -> None:
+def test_each_line_received_on_a_socket_keeps_the_file_descriptor_sent_with_the_line() -> None:
     """The next line may arrive with the last piece of a long line, such as an order with long arguments."""
     ours, theirs = socket.socketpair()
     for size in (1, 30_000, 40_000, 60_000, 100_000):
@@ -151,7 +155,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     return Tree(tmp_path, monkeypatch)
 
 
-def test_replicas_run_in_a_unit_next_to_the_services_unit(tree: Tree) -> None:
+def test_replicas_run_in_a_systemd_unit_next_to_that_of_the_service(tree: Tree) -> None:
     """In the service's own unit, a running replica would prevent systemd from restarting the service."""
     own = tree.group("lab.slice/lab.service", "10 11")
     tree.group("lab.slice/lab-jobs.service", "7")
@@ -167,7 +171,7 @@ def test_replicas_run_in_a_unit_next_to_the_services_unit(tree: Tree) -> None:
     assert tree.members(jobs / "service") == {"7", "11"}
 
 
-def test_delegated_unit_of_the_service_is_not_changed(tree: Tree) -> None:
+def test_service_does_not_create_replica_groups_in_its_delegated_systemd_unit(tree: Tree) -> None:
     own = tree.group("system.slice/lab.service", "10")
     tree.delegated.add(own)
     tree.run_in(own)
@@ -175,7 +179,7 @@ def test_delegated_unit_of_the_service_is_not_changed(tree: Tree) -> None:
     assert tree.members(own) == {"10"}
 
 
-def test_delegated_scope_is_divided_into_groups(tree: Tree) -> None:
+def test_delegated_systemd_scope_is_divided_into_service_and_replica_groups(tree: Tree) -> None:
     own = tree.group("user.slice/hand.scope", "10 12")
     tree.run_in(own)
     assert tree.prepare() == {}
@@ -188,7 +192,7 @@ def test_delegated_scope_is_divided_into_groups(tree: Tree) -> None:
     assert tree.prepare()["pids"] == str(own)
 
 
-def test_only_scopes_requested_by_the_service_are_used(
+def test_service_uses_only_systemd_scopes_requested_by_the_service(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scopes of terminals also belong to the user, but were not requested by the service."""
@@ -202,7 +206,7 @@ def test_only_scopes_requested_by_the_service_are_used(
     assert tree.prepare()["memory"] == str(own)
 
 
-def test_groups_managed_by_systemd_are_not_used(tree: Tree) -> None:
+def test_service_creates_no_replica_groups_in_groups_managed_by_systemd(tree: Tree) -> None:
     """A service that root started by hand once created its groups in system.slice."""
     tree.group("system.slice", enabled="memory pids cpu")
     tree.run_in(tree.group("system.slice/ssh.service/login", "10"))
@@ -213,8 +217,9 @@ def test_groups_managed_by_systemd_are_not_used(tree: Tree) -> None:
     assert tree.prepare()["memory"] == str(own.parent)
 
 
-def test_process_of_another_namespace_is_not_moved(tree: Tree) -> None:
-    """The ID of such a process reads as 0, and writing 0 moves the writing process."""
+def test_process_with_id_0_from_a_foreign_namespace_is_not_moved(tree: Tree) -> None:
+    """The kernel shows such a process with the ID 0. Writing the ID 0 to a group would move the writing
+    process instead."""
     own = tree.group("hand.scope", "0")
     tree.delegated.add(own)
     tree.run_in(own)
@@ -223,7 +228,7 @@ def test_process_of_another_namespace_is_not_moved(tree: Tree) -> None:
     assert tree.members(own) == {"0"}
 
 
-def test_version_1_groups_are_used_next_to_an_empty_version_2_tree(tree: Tree) -> None:
+def test_version_1_control_groups_are_used_if_the_version_2_tree_is_empty(tree: Tree) -> None:
     (tree.root / "memory/box").mkdir(parents=True)
     (tree.root / "memory/box/cgroup.procs").write_text("")
     tree.membership.write_text("4:memory:/box\n0::/\n")

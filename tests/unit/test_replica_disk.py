@@ -88,7 +88,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-def test_disk_use_of_nine_tenths_is_noted_once(world: World) -> None:
+def test_note_about_90_percent_disk_use_is_written_once(world: World) -> None:
     assert world.measure(89 * GB) == []
     assert world.measure(int(90.5 * GB)) == [NEARLY_FULL]
     ((_, severity, text),) = world.notes
@@ -98,7 +98,7 @@ def test_disk_use_of_nine_tenths_is_noted_once(world: World) -> None:
     assert [world.measure(size * GB) for size in (120, 50, 91, 110)] == [[], [], [], []]
 
 
-def test_low_disk_space_is_noted_until_it_is_free_again(world: World) -> None:
+def test_low_disk_space_is_noted_once_and_again_after_space_was_free(world: World) -> None:
     assert world.measure(free=60 * GB) == []
     assert world.measure(free=49 * GB) == [NO_ROOM]
     assert "49 GB free of 1000 GB" in world.notes[0][2]
@@ -120,7 +120,7 @@ def test_repeated_disk_notes_are_limited_in_number() -> None:
     assert len(kept) == 20
 
 
-def test_many_files_are_measured_in_short_steps(
+def test_measuring_many_files_uses_one_percent_of_a_processor(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The measurement uses at most a hundredth of a processor: each step is followed by a pause of a hundred
@@ -137,8 +137,9 @@ def test_many_files_are_measured_in_short_steps(
     assert world.clock.next() == EVERY
 
 
-def test_disk_is_measured_at_the_end_of_a_program(world: World) -> None:
-    """A program that fills its disk and fails at once gets its note before its end."""
+def test_disk_is_measured_when_a_program_ends(world: World) -> None:
+    """A program may fill its disk and fail immediately. The note about the full disk precedes the end of the
+    program."""
     world.size, world.free = 105 * GB, 0
     world.disk.end()
     assert [name for name, _, _ in world.notes] == [NO_ROOM, NEARLY_FULL]

@@ -38,14 +38,14 @@ def top(tmp_path: Path) -> Path:
     return made
 
 
-def test_tree_size_equals_du(top: Path) -> None:
+def test_measured_size_of_a_directory_tree_equals_the_size_reported_by_du(top: Path) -> None:
     (top / "work" / "second").hardlink_to(top / "a")
     done = subprocess.run(["du", "-s", "-B1", top], capture_output=True, check=True, text=True)
     # The size excludes the directory itself.
     assert measure(top) == int(done.stdout.split()[0]) - top.stat().st_blocks * 512
 
 
-def test_links_are_not_followed_in_a_measurement(top: Path, tmp_path: Path) -> None:
+def test_directory_size_does_not_include_the_targets_of_links(top: Path, tmp_path: Path) -> None:
     """A program may create links, and replace directories by links (path traversal)."""
     before = measure(top)
     write(tmp_path / "others" / "large", 8 * MIB)
@@ -73,8 +73,8 @@ def test_link_that_replaces_a_directory_is_not_followed(
 
 
 def test_directories_beyond_the_maximum_depth_are_skipped(top: Path) -> None:
-    """Each directory on the way stays open. Of 300 nested directories some are skipped, and no file
-    descriptor stays open."""
+    """The measurement keeps each parent directory open. Of 300 nested directories it skips the deepest, and
+    it closes all file descriptors at the end."""
     deepen(top, 300)
     assert measure(top) >= 3 * MIB
     assert find_open_files(top) == []
@@ -116,9 +116,11 @@ def deepen(directory: Path, levels: int) -> None:
     os.close(here)
 
 
-def test_partial_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A nearly full disk writes a part without an error. An incomplete document must not replace a complete
-    one."""
+def test_partial_write_of_a_document_is_continued_until_the_document_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a nearly full disk, a write may succeed partially without an error. An incomplete document must not
+    replace a complete document."""
     write = os.write
 
     def part(handle: int, data: memoryview) -> int:
@@ -129,7 +131,7 @@ def test_partial_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (tmp_path / "slots.json").read_text() == "the whole text"
 
 
-def test_other_file_systems_are_not_measured(tmp_path: Path) -> None:
+def test_directory_size_does_not_include_mounted_file_systems(tmp_path: Path) -> None:
     shared = Path("/dev/shm")
     if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is no other file system")

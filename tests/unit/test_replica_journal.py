@@ -18,7 +18,7 @@ def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_journal_keeps_records_and_notes_by_incarnation(slot: Path) -> None:
+def test_replica_journal_returns_end_record_and_notes_of_each_incarnation(slot: Path) -> None:
     """spec/reduction#reports: A later reader of the slot finds all notes."""
     for incarnation in (1, 2):
         claim = journal.claim(incarnation, SHIM)
@@ -45,7 +45,7 @@ def test_started_incarnation_cannot_be_claimed_again(slot: Path) -> None:
         assert refused.value.cause == protocol.REFUSED_KNOWN
 
 
-def test_start_and_end_of_an_incarnation_are_synced_to_disk(
+def test_journal_entries_for_start_and_exit_of_an_incarnation_are_synced_to_disk(
     slot: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
@@ -58,7 +58,9 @@ def test_start_and_end_of_an_incarnation_are_synced_to_disk(
     assert journal.Entries(".").record(1)
 
 
-def test_claim_is_refused_for_a_held_slot_or_a_stopped_attempt(slot: Path) -> None:
+def test_start_is_refused_while_an_incarnation_runs_or_after_the_attempt_was_stopped(
+    slot: Path,
+) -> None:
     claim = journal.claim(1, SHIM)
     with pytest.raises(journal.StartRejected) as refused:
         journal.claim(1, SHIM)
@@ -80,7 +82,7 @@ def test_incomplete_journal_entry_is_ignored(slot: Path) -> None:
     journal.release(lock)
 
 
-def test_claim_waits_for_the_end_of_the_previous_incarnation(
+def test_start_of_an_incarnation_waits_until_the_previous_incarnation_has_ended(
     slot: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "_LOCK_TIMEOUT", 60.0)
@@ -93,7 +95,7 @@ def test_claim_waits_for_the_end_of_the_previous_incarnation(
     journal.release(journal.claim(1, SHIM).lock)
 
 
-def test_expelled_incarnation_is_lost_and_a_later_one_may_start(slot: Path) -> None:
+def test_expelled_incarnation_is_recorded_as_lost_and_the_next_may_start(slot: Path) -> None:
     """spec/invariants#one-incarnation: A shim that wakes up late is rejected."""
     assert journal.expel(str(slot), 2, "its node is gone")
     assert journal.Entries(str(slot)).record(2) == journal.lost_record("its node is gone")

@@ -40,7 +40,7 @@ def logs(tmp_path: Path) -> Path:
     return directory
 
 
-def test_launch_record_is_read_as_written(tmp_path: Path, logs: Path) -> None:
+def test_launch_record_of_each_incarnation_is_read_as_written(tmp_path: Path, logs: Path) -> None:
     for number in (1, 2):
         note_launch(plan(logs, number), number * 10**9, None)
     streams = FileStreams(tmp_path)
@@ -56,7 +56,9 @@ def test_launch_record_is_read_as_written(tmp_path: Path, logs: Path) -> None:
     assert read_launches([streams], UID, 1, ReplicaId(1, 0)) == ()
 
 
-def test_launch_record_masks_secrets_and_cuts_long_words(tmp_path: Path, logs: Path) -> None:
+def test_launch_record_masks_secrets_and_shortens_long_arguments(
+    tmp_path: Path, logs: Path
+) -> None:
     secret = plan(logs, TF_CONFIG='{"token": "hunter22"}', KEY="hunter22")
     note_launch(secret, 1, Mask(("hunter22",)))
     assert "hunter22" not in (logs / LAUNCHES).read_text()

@@ -77,7 +77,7 @@ def test_overlapping_secrets_are_masked_completely(secrets: list[str], text: str
     assert Mask(tuple(secrets)).text(text).replace("*", "") == kept
 
 
-def test_each_line_of_a_secret_is_masked_except_short_ones() -> None:
+def test_each_line_of_a_multiline_secret_is_masked_except_short_lines() -> None:
     mask = Mask((KEY,))
     assert mask.text("  0123456789abcdef,") == "  ***,"
     assert mask.text(KEY) == "***\n***\n***\nxyz\n***\n", "lines stay lines"
@@ -96,11 +96,11 @@ def test_secret_split_across_writes_is_masked(tmp_path: Path, cut: int) -> None:
 
 @pytest.mark.parametrize("before", [LINE_BYTES - n for n in (0, 1, 5, 19, 20, 21)])
 @pytest.mark.parametrize("step", [7, 1000, LINE_BYTES])
-def test_secret_across_parts_of_a_long_line_is_masked(
+def test_secret_that_crosses_a_split_of_a_long_line_is_masked(
     tmp_path: Path, before: int, step: int
 ) -> None:
-    """Lines are split into parts of 64 KiB. A secret is found before the split, even while it is still
-    arriving."""
+    """Lines are split into parts of 64 KiB. Secrets are masked before the split, even if a secret arrives in
+    several writes."""
     secret = b"0123456789abcdefghij"
     around = b"x" * before + secret + b"y" * 50
     near = [
@@ -115,14 +115,14 @@ def test_secret_across_parts_of_a_long_line_is_masked(
     assert "012345" not in text and "efghij" not in text
 
 
-def test_incomplete_secret_at_the_end_of_the_log_is_masked(tmp_path: Path) -> None:
-    """The program may be killed during a write."""
+def test_secret_cut_off_by_the_end_of_the_log_is_masked(tmp_path: Path) -> None:
+    """The program may be killed while it writes the secret."""
     secret = "0123456789abcdefghij"
     assert log_lines(tmp_path, Mask((secret,)), b"key: 0123456789abc").split("\n")[0] == "key: ***"
 
 
 def test_secret_is_masked_in_trial_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is masked in a metric's name, in its value, and in notices about invalid lines."""
+    """The secret is masked in the name and value of a metric, and in notices about invalid lines."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / protocol.FILES / program.HYPERTUNE / metrics.PROGRAM_FILE
     file.parent.mkdir(parents=True)

@@ -58,12 +58,12 @@ def correct(sent: bytes, step: int = 4096) -> bytes:
     ],
     ids=["get", "put", "identity", "chunked-and-length", "names-in-any-case"],
 )
-def test_forwarded_request_has_one_length(sent: bytes, expected: bytes) -> None:
+def test_forwarded_request_has_exactly_one_length_header(sent: bytes, expected: bytes) -> None:
     assert correct(sent) == expected
 
 
 def test_pipelined_requests_are_separated_for_every_split() -> None:
-    """A body that looks like a head is a body (request smuggling)."""
+    """Bytes of a body that look like a request head still belong to the body (request smuggling)."""
     body = NOTHING + b"Transfer-Encoding: identity\r\n\r\n"
     holding = b"PUT /e HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     chunked = b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n"
@@ -95,12 +95,12 @@ def test_invalid_request_is_rejected(sent: bytes) -> None:
         correct(sent)
 
 
-def test_connection_end_within_a_message_is_an_error() -> None:
+def test_connection_that_closes_within_a_message_causes_an_error() -> None:
     for sent in (GET[:-1], PUT[:-1], TWICE + CHUNKS[:-1], TWICE + CHUNKS[:3]):
         with pytest.raises(messages.ConnectionCut):
             correct(sent)
 
 
-def test_preamble_contains_whether_the_client_uses_tls() -> None:
+def test_first_line_of_a_relayed_connection_specifies_whether_the_client_uses_tls() -> None:
     assert preamble('{"project": "p"}', is_secure=False) == b'{"project": "p"}\n'
     assert preamble('{"project": "p"}', is_secure=True) == b'{"project": "p", "scheme": "https"}\n'

@@ -90,7 +90,7 @@ def running(slot: Slot) -> Slot:
     return slot
 
 
-def test_stored_measurements_survive_a_shorter_file(running: Slot) -> None:
+def test_stored_measurements_are_kept_when_the_metric_file_becomes_shorter(running: Slot) -> None:
     """spec/clients#hypertune: The program's file contains only the newest 100 lines."""
     for newest in range(0, 300, 50):
         running.write(*(line("1", str(i), i + 1.0) for i in range(max(0, newest - 99), newest + 1)))
@@ -100,7 +100,7 @@ def test_stored_measurements_survive_a_shorter_file(running: Slot) -> None:
     assert [step for step, _ in running.values()] == list(range(251))
 
 
-def test_changed_value_of_a_step_is_stored_again(running: Slot) -> None:
+def test_metric_value_is_stored_again_only_if_the_value_of_the_step_changes(running: Slot) -> None:
     """spec/clients#hypertune: The key is (tag, global_step). Without a global_step, the step is 0. An
     unchanged value is not stored."""
     reported: list[str] = []
@@ -134,7 +134,9 @@ def test_metric_value_may_be_a_number_in_a_text(
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-Infinity", "oops", True, None, [1], "1e999"])
-def test_non_finite_value_is_skipped_with_one_notice(running: Slot, value: object) -> None:
+def test_non_finite_metric_values_are_skipped_with_a_single_notice(
+    running: Slot, value: object
+) -> None:
     for step in range(3):
         running.write(line(value, step, 9.0), line("0.5", step, 9.0, "acc"))
         running.turn()
@@ -150,7 +152,7 @@ def test_non_finite_value_is_skipped_with_one_notice(running: Slot, value: objec
     "garbage",
     ["hello", "[1]", '"x"', "[" * 5000, '{"loss": "1", "global_step": "x"}', "1" * 70000, "\x00"],
 )
-def test_invalid_lines_are_skipped_with_one_notice(running: Slot, garbage: str) -> None:
+def test_invalid_metric_lines_are_skipped_with_a_single_notice(running: Slot, garbage: str) -> None:
     for step in range(3):
         running.write(garbage + " " * step, line("0.5", step, 9.0))
         running.turn()
@@ -159,7 +161,7 @@ def test_invalid_lines_are_skipped_with_one_notice(running: Slot, garbage: str) 
     assert len(running.warnings[0]) < 1000
 
 
-def test_incomplete_last_line_is_read_when_complete(running: Slot) -> None:
+def test_incomplete_last_metric_line_is_read_when_complete(running: Slot) -> None:
     """spec/clients#hypertune: The file may end in the middle of a line."""
     text = line("0.5", 1, 9.0) + "\n" + line("0.4", 2, 10.0)
     running.path.write_text(text[:-5])
@@ -171,7 +173,9 @@ def test_incomplete_last_line_is_read_when_complete(running: Slot) -> None:
     assert running.warnings == []
 
 
-def test_next_incarnation_continues_the_measurements(running: Slot) -> None:
+def test_restarted_replica_stores_the_metric_lines_that_its_killed_shim_did_not_store(
+    running: Slot,
+) -> None:
     """The previous shim was killed before it had read the last line, and during a write."""
     running.write(line("0.5", 1, 9.0), line("0.6", 1, 10.0), line("0.4", 2, 11.0))
     running.turn()
@@ -217,7 +221,9 @@ def test_links_and_special_files_are_not_read_as_metrics(
     assert "password" not in slot.warnings[0]
 
 
-def test_measurements_are_synced_at_the_end(running: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_are_synced_to_disk_when_the_program_ends(
+    running: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """spec/invariants#last-lines-first."""
     synced: list[int] = []
 
@@ -231,7 +237,7 @@ def test_measurements_are_synced_at_the_end(running: Slot, monkeypatch: pytest.M
     assert synced == [1]
 
 
-def test_measurements_beyond_the_limit_are_dropped_with_a_notice(
+def test_measurements_beyond_the_storage_limit_are_dropped_with_a_notice(
     running: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/tuning#measurements: Stored measurements remain. The log shows the notice once."""

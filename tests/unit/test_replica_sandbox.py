@@ -57,7 +57,7 @@ _SHORTAGES = [
 
 
 @pytest.mark.parametrize("shortage", _SHORTAGES, ids=repr)
-def test_probe_reports_a_temporary_shortage_as_error(
+def test_isolation_probe_reports_an_error_after_a_temporary_lack_of_resources(
     shortage: BaseException | int, tmp_path: Path, fail: Callable[..., None]
 ) -> None:
     """A temporary shortage must not lead to a weaker isolation level."""
@@ -75,7 +75,7 @@ def test_probe_reports_a_temporary_shortage_as_error(
     ],
     ids=repr,
 )
-def test_probe_selects_a_weaker_level_after_a_permanent_refusal(
+def test_isolation_probe_selects_a_weaker_level_after_a_permanent_refusal(
     refusal: BaseException | int, tmp_path: Path, fail: Callable[..., None]
 ) -> None:
     fail(refusal)
@@ -85,17 +85,19 @@ def test_probe_selects_a_weaker_level_after_a_permanent_refusal(
 
 
 def test_namespace_limit_is_not_reported_as_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both have the same error number (user_namespaces(7)), but the namespace limit is permanent."""
+    """The kernel uses the same error number for both (user_namespaces(7)), but the namespace limit is
+    permanent."""
     refusal = OSError(errno.ENOSPC, "unshare(0x10000000): No space left on device")
     monkeypatch.setattr(kernel, "_call", Mock(side_effect=refusal))
     with pytest.raises(PermissionError):
         kernel.unshare(kernel.CLONE_NEWUSER)
 
 
-def test_unreadable_hidden_path_is_an_error(
+def test_path_to_hide_that_cannot_be_examined_causes_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The program might be able to read the path, so it must not stay visible."""
+    """The program might be able to read a path that the service cannot read, so the path must not stay
+    visible."""
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (tmp_path / "file").touch()
@@ -140,7 +142,7 @@ def test_kernel_without_seccomp_notifications_is_supported(monkeypatch: pytest.M
         ("7", (7, 0, "/")),
     ],
 )
-def test_image_user_is_resolved_in_the_image(
+def test_user_of_an_image_is_resolved_with_the_passwd_file_of_the_image(
     tmp_path: Path, text: str, expected: tuple[int, int, str]
 ) -> None:
     """spec/program#hostnames: A container runs as its image's user, given by name or number."""

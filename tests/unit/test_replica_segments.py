@@ -49,13 +49,13 @@ def write_pieces(directory: Path, *pieces: bytes) -> list[object]:
         ([b"\r 10%", b"\r 20%"], [" 20%"]),
     ],
 )
-def test_pieces_of_program_output_become_log_lines(
+def test_program_output_written_in_pieces_is_logged_as_complete_lines(
     tmp_path: Path, pieces: list[bytes], lines: list[str]
 ) -> None:
     assert write_pieces(tmp_path, *pieces) == lines
 
 
-def test_progress_bar_without_newline_uses_no_memory(tmp_path: Path) -> None:
+def test_progress_bar_without_newline_is_logged_only_in_its_last_state(tmp_path: Path) -> None:
     log = Segments(str(tmp_path))
     stream = Stream(log, "e")
     for step in range(10_000):
@@ -104,7 +104,9 @@ def empty(path: Path) -> None:
 
 
 @pytest.mark.parametrize("crash", [truncate_last_line, empty])
-def test_log_continues_after_a_crash(tmp_path: Path, crash: Callable[[Path], None]) -> None:
+def test_log_numbering_continues_after_a_crash_with_a_damaged_last_line(
+    tmp_path: Path, crash: Callable[[Path], None]
+) -> None:
     first = Segments(str(tmp_path))
     first.write("o", ["a", "b"])
     first.seal()
@@ -119,7 +121,7 @@ def test_log_continues_after_a_crash(tmp_path: Path, crash: Callable[[Path], Non
     assert times == sorted(set(times))
 
 
-def test_long_segment_is_continued_without_reading_it_completely(
+def test_restart_continues_a_long_log_file_without_reading_the_whole_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/failures#lost-replicas: A restart in place is fast for a log of any length."""
@@ -137,11 +139,11 @@ def test_long_segment_is_continued_without_reading_it_completely(
     assert lines[-1]["m"] == "next"
 
 
-def test_segments_are_named_by_their_first_line(
+def test_each_log_segment_file_is_named_by_the_number_of_the_first_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a segment cannot be opened, for example without a free file descriptor, the log continues in the old
-    segment."""
+    """If a new segment cannot be opened, for example without a free file descriptor, the log continues in the
+    old segment."""
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 200)
     log = Segments(str(tmp_path))
     refusal = OSError(errno.ENFILE, "Too many open files in system")
@@ -159,7 +161,7 @@ def test_segments_are_named_by_their_first_line(
     assert [line["n"] for line in read(tmp_path)] == list(range(10))
 
 
-def test_tail_is_the_last_eight_kilobytes(tmp_path: Path) -> None:
+def test_log_tail_in_the_exit_record_contains_the_last_eight_kibibytes(tmp_path: Path) -> None:
     log = Segments(str(tmp_path))
     log.write("e", ["ü" * 4000, "ü" * 1000])
     lines, tail = log.seal()
@@ -169,7 +171,7 @@ def test_tail_is_the_last_eight_kilobytes(tmp_path: Path) -> None:
     assert tail.endswith("ü" * 1000)
 
 
-def test_tail_omits_tensorflow_1_stack_of_operation_creation(tmp_path: Path) -> None:
+def test_log_tail_omits_the_tensorflow_1_stack_of_operation_creation(tmp_path: Path) -> None:
     log = Segments(str(tmp_path))
     log.write("e", ["NotFoundError: no data", "", "Original stack trace for 'Next':", "  File 1"])
     log.write("e", ["    next()", "", "bye"])
@@ -183,7 +185,7 @@ def two_files(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-def test_lines_without_disk_space_wait_in_order(two_files: Path) -> None:
+def test_log_lines_wait_in_order_while_the_disk_is_full(two_files: Path) -> None:
     log = Segments(str(two_files))
     write_pieces = 0
     while not log.waits:
@@ -208,7 +210,7 @@ def complete_lines(directory: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
-def test_lines_wait_while_the_disk_is_read_only(
+def test_log_lines_wait_while_the_disk_is_read_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk may become writable again. The program must not be killed and restarted in the meantime."""

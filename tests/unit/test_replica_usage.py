@@ -167,7 +167,7 @@ def test_memory_of_a_control_group_excludes_cached_files(tmp_path: Path, version
     assert (look_at_it["memory"], look_at_it["cpu"]) == (500 * MIB, 7.0)
 
 
-def test_usage_continues_after_an_incomplete_line(tmp_path: Path) -> None:
+def test_usage_records_continue_after_an_incomplete_last_line(tmp_path: Path) -> None:
     """spec/failures#lost-replicas: A replica that is restarted in place keeps its records."""
     (tmp_path / usage.FILE).write_text('{"started": 1, "incarnation": 1}\n{"at": 2, "cp')
     look = UsageFixture(tmp_path, 1 << 22)
@@ -196,7 +196,7 @@ def test_usage_file_of_a_long_job_stays_small(
     assert max(gaps) <= length / 1000 + 10 and times[-1] >= length - max(gaps)
 
 
-def test_slow_measurement_is_followed_by_a_long_pause(
+def test_slow_usage_measurement_is_followed_by_a_long_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Measuring uses at most a thousandth of a processor."""

@@ -35,7 +35,7 @@ MACHINE = {"machineType": "n1-standard-4"}
     ],
     ids=["nulls", "snake-case"],
 )
-def test_pipeline_inputs_of_different_clients_are_summarized(inputs: object) -> None:
+def test_pipeline_inputs_in_the_format_of_any_client_are_summarized(inputs: object) -> None:
     summary = summarize_resource({"trainingTaskInputs": inputs})
     assert summary.output == "gs://b/out"
     assert [(pool.machine, pool.image) for pool in summary.pools] == [("n1-standard-4", "i")]

@@ -37,7 +37,7 @@ def find_outcome(progress: Progress) -> Finding:
     return find(hit, progress, hit.restarted + SECOND, in_bucket=True, over=True)
 
 
-def test_job_retry_counts_as_a_restart_in_the_next_attempt() -> None:
+def test_resume_report_treats_a_job_retry_as_a_restart_in_the_next_attempt() -> None:
     """spec/operations#drills: the report uses the verdict of the drill, even if other replicas end because of
     it."""
     life = Life(job(1, 1)).up().see(order(DrillKind.PREEMPT, WORKER)).up()
@@ -72,7 +72,7 @@ def test_resume_outcome_without_step_lines_is_unknown_with_a_reason(
     assert advice in finding.advice
 
 
-def test_resume_outcome_of_a_failed_job_is_unknown_with_its_rule() -> None:
+def test_resume_outcome_of_a_failed_job_is_unknown_and_names_the_failure_rule() -> None:
     """spec/failures#out-of-memory: a replica without memory fails the job by default."""
     life = Life(job(1)).up().see(order(DrillKind.OOM)).exits(signal=9, oom=True).up()
     hit = only_hit(life)
@@ -83,7 +83,7 @@ def test_resume_outcome_of_a_failed_job_is_unknown_with_its_rule() -> None:
     assert "docs/failure-table.md" in finding.advice
 
 
-def test_resume_report_fails_if_one_replica_started_from_scratch() -> None:
+def test_resume_report_fails_if_any_replica_started_from_scratch() -> None:
     good, bad, unknown = (
         find_outcome(steps(1, 5, 5)),
         find_outcome(steps(1, 5, 1)),
@@ -116,7 +116,7 @@ def test_resume_outcome_of_an_unfinished_drill_is_unknown() -> None:
     assert finding.why == "no line of workerpool0-0 shows a step since the restart"
 
 
-def test_resume_report_of_a_crash_uses_the_replica_verdict() -> None:
+def test_resume_report_of_a_crash_names_the_failure_rule_of_the_crashed_replica() -> None:
     """spec/failures#retries: the exit codes 6, 11, 134 and 139 cause a retry."""
     life = Life(job(1)).up().see(order(DrillKind.SEGV)).exits(signal=11).see(DrillLanded(1)).up()
     hit = only_hit(life)

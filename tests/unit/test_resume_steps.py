@@ -63,17 +63,17 @@ def test_step_is_detected_in_many_log_formats(line: str) -> None:
         "",
     ],
 )
-def test_unrelated_numbers_are_not_steps(line: str) -> None:
+def test_unrelated_numbers_in_a_log_line_are_not_training_steps(line: str) -> None:
     assert numbers([line]) == []
 
 
 def test_resume_message_does_not_count_as_a_step() -> None:
-    """The lines are from examples/resume."""
+    """The log lines are from examples/resume."""
     lines = ["epoch 1/20 loss 0.8", "goes on after epoch 1", "epoch 2/20 loss 0.5"]
     assert numbers(lines) == [1, 2]
 
 
-def test_step_is_read_from_a_json_field() -> None:
+def test_training_step_is_read_from_a_field_of_a_json_log_line() -> None:
     lines = [FakeLine("trained", {"step": 7, "loss": 0.1}), FakeLine("trained", {"step": 8})]
     assert numbers(lines) == [7, 8]
     assert numbers([FakeLine("x", {"globalStep": 9})]) == [9]

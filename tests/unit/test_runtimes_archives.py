@@ -90,7 +90,7 @@ def test_archive_beyond_the_unpacked_limit_is_rejected(tmp_path: Path) -> None:
     assert is_buildable(wheel)
 
 
-def test_oversized_archive_is_rejected(tmp_path: Path) -> None:
+def test_archive_file_above_the_size_limit_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "p.tar"
     with path.open("wb") as file:
         file.truncate(2 << 20)
@@ -144,13 +144,13 @@ def _refusal_with(memory: int, archive: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stderr
 
 
-def test_undeclared_archive_members_exceed_the_memory_limit(tmp_path: Path) -> None:
+def test_archive_with_undeclared_members_is_rejected_by_the_memory_limit(tmp_path: Path) -> None:
     (tmp_path / "p.zip").write_bytes(zip_of_many(110_000, declared=1))
     refusal = _refusal_with(32 << 20, tmp_path / "p.zip")
     assert "memory for opening it" in refusal
 
 
-def test_endless_tar_headers_exceed_the_memory_limit(tmp_path: Path) -> None:
+def test_archive_with_endless_tar_headers_is_rejected_by_the_memory_limit(tmp_path: Path) -> None:
     """A tar reader must read an extended header completely."""
     size = 64 << 20
     with lzma.open(tmp_path / "p.tar.xz", "wb", preset=0) as packed:
@@ -181,14 +181,18 @@ def test_reading_an_archive_has_a_time_limit(
     ],
     ids=["empty", "text", "empty-zip", "compressed-text", "half-a-tar"],
 )
-def test_invalid_archive_is_left_to_the_installer(tmp_path: Path, content: bytes) -> None:
+def test_invalid_archive_raises_no_error_before_the_installer_runs(
+    tmp_path: Path, content: bytes
+) -> None:
     for name in ("p.tar.gz", "p.zip", "p.whl"):
         path = tmp_path / name
         path.write_bytes(content)
         is_buildable(path)
 
 
-def test_metadata_of_a_wheel_is_read(tmp_path: Path) -> None:
+def test_metadata_of_wheels_is_read_and_ignored_for_source_or_damaged_archives(
+    tmp_path: Path,
+) -> None:
     """Files in deeper directories and unreadable files are ignored."""
     wheel = _zip(tmp_path / "a.whl", {"b.dist-info/METADATA": b"Name: b", "x/METADATA": b"no"})
     source = _zip(tmp_path / "a.zip", {"b.dist-info/METADATA": b"Name: b"})

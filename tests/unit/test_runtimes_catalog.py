@@ -42,7 +42,7 @@ def get_refusal(answer: RuntimeChoice | RuntimeRefusal) -> str:
     return answer.reason
 
 
-def test_same_version_on_another_python_is_nearest() -> None:
+def test_requested_version_on_a_different_python_is_the_nearest_substitute() -> None:
     """spec/runtimes#substitutes: A notice contains the requested and the used version."""
     choice = get_choice(
         LocalCatalog(Pythons((3, 12), ((3, 7),))).for_image(_IMAGES + "sklearn-cpu.1-6:latest")
@@ -60,11 +60,11 @@ def test_same_version_on_another_python_is_nearest() -> None:
         ("pytorch-cpu.2-0", "", ""),
     ],
 )
-def test_missing_python_is_reported_with_an_install_command(
+def test_error_of_a_missing_python_contains_an_install_command(
     image: str, python: str, command: str
 ) -> None:
-    """There is no advice where no Python would help: PyTorch has one version, and uv has no Python below
-    3.8."""
+    """The error contains no command if no other Python would help: PyTorch has only one version, and uv
+    offers no Python below 3.8."""
     uri = f"{_IMAGES}{image}:latest"
     choice = get_choice(LocalCatalog(Pythons((3, 11))).for_image(uri))
     refusal = get_refusal(LocalCatalog(Pythons((3, 11)), exact=True).for_image(uri))
@@ -80,7 +80,7 @@ def test_missing_python_is_reported_with_an_install_command(
 
 @pytest.mark.parametrize("name", ["ray-cpu.2-47.py311", "ray-gpu.2-9.py310"])
 def test_unknown_framework_is_rejected_with_the_nearest_names(name: str) -> None:
-    """spec/runtimes#environments: An environment without the framework never replaces it."""
+    """spec/runtimes#environments: the service never substitutes an environment without the framework."""
     reason = get_refusal(LocalCatalog(Pythons((3, 11))).for_image(f"{_IMAGES}{name}:latest"))
     assert name in reason
     for offer in ("sklearn-cpu.1-6", "xgboost-cpu.2-1", "pytorch-xla.2-4.py310", "tf-cpu.2-17"):
@@ -103,7 +103,7 @@ def test_unknown_framework_is_rejected_with_the_nearest_names(name: str) -> None
         ("sklearn-cpu.1-6", ((3, 12), (3, 10)), ("scikit-learn", "1.6", "3.10")),
     ],
 )
-def test_image_of_a_framework_selects_its_runtime(
+def test_prebuilt_image_name_selects_the_runtime_with_the_nearest_version(
     name: str, pythons: tuple[Minor, ...], expected: tuple[str, str, str]
 ) -> None:
     """spec/runtimes#substitutes: The exact version and interpreter if available, otherwise the framework's
@@ -118,7 +118,7 @@ def test_image_of_a_framework_selects_its_runtime(
 
 
 def test_tpu_notice_is_only_for_jobs_with_tpus() -> None:
-    """The name of PyTorch's public image without GPUs contains XLA, with or without a TPU."""
+    """The public PyTorch image without GPUs has XLA in its name, but does not imply a TPU."""
     catalog = LocalCatalog(Pythons((3, 11)))
     for device, is_told in (("xla", False), ("gpu", False), ("tpu", True)):
         choice = get_choice(catalog.for_image(f"{_IMAGES}pytorch-{device}.2-4.py310:latest"))
@@ -133,7 +133,9 @@ def test_tpu_notice_is_only_for_jobs_with_tpus() -> None:
         ("tf-cpu.2-4", []),
     ],
 )
-def test_older_pytorch_images_can_load_their_checkpoints(name: str, variables: list[str]) -> None:
+def test_jobs_for_older_pytorch_images_get_a_variable_that_allows_loading_checkpoints(
+    name: str, variables: list[str]
+) -> None:
     """Since 2.6, `torch.load` rejects most objects; programs for older images do not set `weights_only`."""
     catalog = LocalCatalog(Pythons((3, 11)))
     choice = get_choice(catalog.for_image(f"{_IMAGES}{name}:latest"))
@@ -164,7 +166,7 @@ class Engine(ClusterImages):
         return None if reference.startswith(self.here) else f"{reference} is not here, pull it."
 
 
-def test_custom_image_runs_with_a_container_engine() -> None:
+def test_custom_image_is_run_in_a_container_if_an_engine_is_available() -> None:
     """spec/runtimes#images."""
     catalog = LocalCatalog(Pythons((3, 11)), images=Engine("gcr.io/"))
     choice = get_choice(catalog.for_image("gcr.io/p/trainer:v1"))
@@ -185,7 +187,7 @@ def test_reduction_server_images_use_our_reducers(region: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.6", "1.15", "2.11"])
-def test_runtime_version_installs_its_exact_frameworks(version: str) -> None:
+def test_runtime_version_selects_the_exact_framework_versions_and_python(version: str) -> None:
     """spec/runtimes#substitutes: The public runtimeVersion 2.6 with Python 3.7: nothing is substituted."""
     catalog = LocalCatalog(Pythons((3, 12), ((3, 13), (3, 10), (3, 7))), exact=True)
     choice = get_choice(catalog.for_runtime_version(version, "3.7"))
@@ -230,7 +232,7 @@ def test_runtime_version_substitute_reports_missing_frameworks(
         *(("1.14", "3.5", False), ("1.15", "", False), ("2.6", "", False), ("", "", False)),
     ],
 )
-def test_python_2_runtimes_keep_implicit_relative_imports(
+def test_runtime_versions_with_python_2_allow_implicit_relative_imports(
     version: str, python: str, is_old: bool
 ) -> None:
     catalog = LocalCatalog(Pythons((3, 12), ((3, 12), (3, 7))))
@@ -238,15 +240,15 @@ def test_python_2_runtimes_keep_implicit_relative_imports(
     assert choice.implicit_imports is is_old
 
 
-def test_exact_mode_rejects_substitutes_but_not_the_default() -> None:
-    """spec/runtimes#substitutes: An operator's setting."""
+def test_exact_mode_rejects_substituted_runtimes_but_accepts_an_omitted_version() -> None:
+    """spec/runtimes#substitutes: an operator enables exact mode with the setting `exact_runtimes`."""
     catalog = LocalCatalog(Pythons((3, 11)), exact=True)
     assert "TensorFlow 2.12" in get_refusal(catalog.for_runtime_version("2.6", "3.7"))
     assert "refuse" in get_refusal(catalog.for_image(_IMAGES + "sklearn-cpu.1-6:latest"))
     get_choice(catalog.for_runtime_version("", ""))
 
 
-def test_release_by_name_uses_the_nearest_python() -> None:
+def test_runtime_selected_by_name_uses_the_nearest_available_python() -> None:
     catalog = LocalCatalog(Pythons((3, 11), ((3, 7), (3, 9))))
     assert get_choice(catalog.for_family("tensorflow", "2.6")).python_version == "3.9"
     assert get_choice(catalog.for_family("tensorflow", "2.6", "3.7")).python_version == "3.7"
@@ -256,7 +258,7 @@ def test_release_by_name_uses_the_nearest_python() -> None:
     )
 
 
-def test_locks_match_the_runtime_sheets() -> None:
+def test_lock_files_contain_the_packages_of_the_runtime_data_sheets() -> None:
     """spec/runtimes#environments: Environments are installed from locks only. After a change of a release,
     run `./dev lock`."""
     for sheet in FAMILIES:
@@ -312,10 +314,10 @@ runtime = "tensorflow 2.17"
     ],
 )
 @pytest.mark.parametrize("engine", [True, False])
-def test_first_matching_map_entry_selects_the_runtime(
+def test_first_matching_entry_of_the_image_map_selects_the_runtime(
     uri: str, expected: tuple[str, str, str], engine: bool
 ) -> None:
-    """spec/runtimes#images: Images that cannot be pulled run in an environment of this kind, with or without
+    """spec/runtimes#images: an entry may replace an image that cannot be pulled by a runtime, with or without
     a container engine."""
     choice = get_choice(mapping(_PYTHONS, engine=engine).for_image(uri))
     assert (choice.family, choice.version, choice.python_version) == expected
@@ -324,7 +326,7 @@ def test_first_matching_map_entry_selects_the_runtime(
     assert "The operator maps" in notice
 
 
-def test_map_entry_overrides_prebuilt_image_names() -> None:
+def test_image_map_entry_overrides_the_runtime_of_a_prebuilt_image() -> None:
     text = '[[images]]\npattern = "*/sklearn-cpu.1-6:*"\nimage = "localhost/sklearn:1"\n'
     choice = get_choice(mapping(text).for_image(SKLEARN))
     assert (choice.family, choice.image) == (CONTAINER, "localhost/sklearn:1")
@@ -332,7 +334,7 @@ def test_map_entry_overrides_prebuilt_image_names() -> None:
     assert "container engine" in get_refusal(mapping(text, engine=False).for_image(SKLEARN))
 
 
-def test_runtime_versions_have_their_own_map_names() -> None:
+def test_image_map_entry_for_a_runtime_version_selects_the_runtime() -> None:
     """spec/runtimes#images: A runtime version is an image with several frameworks."""
     text = '[[images]]\npattern = "runtimeVersion:2.*"\nruntime = "scikit-learn 1.6"\n'
     catalog = mapping(text, exact=True)
@@ -360,13 +362,15 @@ def test_runtime_versions_have_their_own_map_names() -> None:
         ('pattern = "a"\nruntme = "python"', "runtme", "Did you mean runtime?"),
     ],
 )
-def test_invalid_map_entry_is_reported_with_its_key(entry: str, key: str, word: str) -> None:
+def test_error_of_an_invalid_image_map_entry_names_the_invalid_key(
+    entry: str, key: str, word: str
+) -> None:
     with pytest.raises(ValueError, match=rf"^images\[1\]\.{key}: ") as refusal:
         mapping(f'[[images]]\npattern = "z"\nimage = "y"\n[[images]]\n{entry}\n')
     assert word in str(refusal.value)
 
 
-def test_all_invalid_map_entries_are_reported_together() -> None:
+def test_all_invalid_image_map_entries_are_reported_together() -> None:
     tables = [{"pattern": "a", "image": "b"}, {"pattern": "a", "runtime": "x"}, {}]
     with pytest.raises(ValueError, match="two tables have the pattern 'a'") as refusal:
         convert("images", MappedImages, tables)
@@ -374,8 +378,8 @@ def test_all_invalid_map_entries_are_reported_together() -> None:
     assert places == ["images[1].runtime", "images[2].pattern", "images[2].runtime", "images"]
 
 
-def test_missing_python_of_a_map_entry_is_substituted_or_rejected() -> None:
-    """spec/runtimes#substitutes: The nearest Python with a notice; `exact` rejects it."""
+def test_missing_python_of_an_image_map_entry_is_substituted_or_rejected() -> None:
+    """spec/runtimes#substitutes: the nearest Python is used with a notice. Exact mode rejects the job."""
     text = '[[images]]\npattern = "python:3.8"\nruntime = "python"\npython = "3.8"\n'
     choice = get_choice(mapping(text).for_image("python:3.8"))
     assert choice.python_version == "3.11"

@@ -51,7 +51,7 @@ def _pieces(cache: Path) -> list[Removal]:
     return list(CacheCleaner(cache, installer, now=NOW, older_than=30 * DAY).old_entries())
 
 
-def test_used_environment_remains_until_its_program_exits(cache: Path) -> None:
+def test_environment_is_not_removed_from_the_cache_while_a_program_uses_it(cache: Path) -> None:
     path = _put(cache, "layers", "held", days=40)
     code = (
         "import sys; from trainshed.replica.system import cache_leases; held = "
@@ -73,7 +73,9 @@ def test_used_environment_remains_until_its_program_exits(cache: Path) -> None:
     assert not path.exists()
 
 
-def test_environment_remains_while_a_layer_uses_it(cache: Path) -> None:
+def test_environment_that_is_the_base_of_a_used_layer_is_not_removed_from_the_cache(
+    cache: Path,
+) -> None:
     _put(cache, "environments", "under", days=40)
     _put(cache, "environments", "alone", days=40)
     _put(cache, "layers", "stays", days=1, base="under")
@@ -85,7 +87,9 @@ def test_environment_remains_while_a_layer_uses_it(cache: Path) -> None:
     assert (kept.name, kept.why) == ("under", "it is the base of a layer that is kept")
 
 
-def test_drafts_of_killed_builders_are_removed(cache: Path) -> None:
+def test_unfinished_builds_are_removed_from_the_cache_only_if_their_builder_is_dead(
+    cache: Path,
+) -> None:
     drafts = cache / "layers" / ".drafts"
     for key in ("dead", "alive"):
         (drafts / f"{key}.0123abcd" / "half").mkdir(parents=True)
@@ -101,7 +105,7 @@ def test_drafts_of_killed_builders_are_removed(cache: Path) -> None:
     os.close(lock)
 
 
-def test_packages_are_removed_by_their_last_use(cache: Path) -> None:
+def test_packages_are_removed_from_the_cache_by_the_time_of_their_last_use(cache: Path) -> None:
     """Two names may have the same content. Each counts its own bytes."""
     for digest, suffix, days in (("aa", "tar.gz", 40), ("aa", "tgz", 40), ("bb", "tgz", 2)):
         package = cache / "packages" / digest / f"package.{suffix}"
@@ -151,7 +155,7 @@ def test_full_cache_removes_the_least_recently_used_entries(
     assert clean(0) == ["newest"]
 
 
-def test_downloads_are_removed_with_uv(cache: Path, tmp_path: Path) -> None:
+def test_downloads_are_removed_by_the_clean_command_of_uv(cache: Path, tmp_path: Path) -> None:
     archive = cache / "uv" / "archive-v0" / "abc"
     (archive / "thing-1.0.dist-info").mkdir(parents=True)
     fake = tmp_path / "uv"
@@ -167,7 +171,7 @@ def test_downloads_are_removed_with_uv(cache: Path, tmp_path: Path) -> None:
 
 
 def test_download_shared_with_an_environment_uses_no_space(cache: Path) -> None:
-    """The reported bytes are free afterwards."""
+    """The reported bytes are the bytes that a removal frees."""
     archive = cache / "uv" / "archive-v0" / "abc"
     archive.mkdir(parents=True)
     (archive / "big.so").write_bytes(b"x" * 500_000)

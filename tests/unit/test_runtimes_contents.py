@@ -74,8 +74,8 @@ def _flat(version: Minor) -> int:
     return version[0] * 1000 + version[1]
 
 
-def test_runtime_pins_documented_packages_or_lists_them_as_missing() -> None:
-    """Modules of the table, and packages that the public pages list."""
+def test_every_documented_package_is_pinned_by_the_runtime_or_listed_as_missing() -> None:
+    """Documented packages are the modules of `MODULES` and the packages that the public pages list."""
     for sheet, release, python in _RUNTIMES:
         modules = {module.distribution for module in MODULES if sheet.family in module.families}
         assert modules

@@ -59,7 +59,9 @@ _ALL = ((3, 6), (3, 99))
 _FIRST = ("--torch-backend", "cpu")
 
 
-def test_lock_is_installed_without_a_resolver(tmp_path: Path) -> None:
+def test_environment_is_installed_from_the_lock_file_without_dependency_resolution(
+    tmp_path: Path,
+) -> None:
     release = Release("1.0", _ALL, ("framework>=1",))
     root, lines = _build(tmp_path / "a", release)
     assert _installs(lines) == [f"--no-deps --requirement {tmp_path / 'a/1.0.lock'}"]
@@ -69,7 +71,9 @@ def test_lock_is_installed_without_a_resolver(tmp_path: Path) -> None:
     remove_cache(tmp_path / "b/cache")
 
 
-def test_excluded_packages_look_installed_to_layer_resolvers(tmp_path: Path) -> None:
+def test_packages_excluded_from_an_environment_are_not_installed_by_job_requirements(
+    tmp_path: Path,
+) -> None:
     """Otherwise a job that requires the installed XGBoost would download 300 MB for GPUs."""
     root, _ = _build(tmp_path, Release("1.0", _ALL, ("framework",), excluded=("gpu-library",)))
     (metadata,) = root.glob("excluded/*.dist-info")
@@ -78,7 +82,9 @@ def test_excluded_packages_look_installed_to_layer_resolvers(tmp_path: Path) -> 
     remove_cache(tmp_path / "cache")
 
 
-def test_preferred_build_is_tried_without_a_configured_index(tmp_path: Path) -> None:
+def test_preferred_cpu_build_is_tried_only_if_no_package_index_is_configured(
+    tmp_path: Path,
+) -> None:
     """The build for CPUs is ten times smaller."""
     release = Release("1.0", _ALL, ("framework",), first=_FIRST)
     lines, lock = _build(tmp_path / "a", release)[1], tmp_path / "a/1.0.lock"
@@ -87,7 +93,9 @@ def test_preferred_build_is_tried_without_a_configured_index(tmp_path: Path) -> 
     assert _installs(lines) == [f"--constraint {tmp_path / 'b/1.0.lock'} common framework"]
 
 
-def test_unavailable_preferred_build_falls_back_to_the_default(tmp_path: Path) -> None:
+def test_default_build_is_installed_if_the_preferred_cpu_build_is_unavailable(
+    tmp_path: Path,
+) -> None:
     _, lines = _build(tmp_path, Release("1.0", _ALL, ("BROKEN",), first=_FIRST))
     assert _installs(lines)[-1] == f"--constraint {tmp_path / '1.0.lock'} common BROKEN"
     assert any("--torch-backend cpu" in line and "no such build" in line for line in lines)
@@ -102,7 +110,7 @@ def test_full_disk_is_distinguished_from_an_unreachable_index(tmp_path: Path) ->
         _build(tmp_path / "b", Release("1.0", _ALL, ("NOWHERE",), first=_FIRST))
 
 
-def test_unusable_environment_is_removed(tmp_path: Path) -> None:
+def test_environment_whose_framework_cannot_be_imported_is_removed(tmp_path: Path) -> None:
     with pytest.raises(BuildFailed, match="No module named 'framework'"):
         _build(tmp_path, Release("1.0", _ALL), imports=("sys", "framework"))
     assert not [path for path in (tmp_path / "cache").iterdir() if not path.name.startswith(".")]

@@ -40,8 +40,11 @@ def test_service_variables_are_hidden_from_setup_scripts(tmp_path: Path) -> None
     assert f"TMPDIR={tmp_path}/.tmp-" in text and not list(tmp_path.glob(".tmp-*"))
 
 
-def test_uv_cache_is_closed_to_other_users(tmp_path: Path) -> None:
-    """uv allows all users to write its lock files. The permissions of an operator's cache are not changed."""
+def test_service_closes_its_uv_cache_to_other_users_but_not_the_cache_of_an_operator(
+    tmp_path: Path,
+) -> None:
+    """uv creates lock files that all users may write. The service does not change the permissions of an
+    operator's cache."""
     own, theirs = tmp_path / "cache", tmp_path / "theirs"
     for place in (own, theirs):
         place.mkdir()
@@ -54,7 +57,7 @@ def test_uv_cache_is_closed_to_other_users(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("theirs", "mode"), [({}, "hardlink"), ({"UV_CACHE_DIR": "/o"}, "copy")])
-def test_environments_share_files_only_with_our_cache(
+def test_environments_share_files_only_with_the_package_cache_of_the_service(
     tmp_path: Path, theirs: dict[str, str], mode: str
 ) -> None:
     """Shared files use disk space once. An operator's cache is never made read-only."""
@@ -73,7 +76,7 @@ def test_environments_share_files_only_with_our_cache(
     ],
     ids=["the user's", "of the network", "killed"],
 )
-def test_install_failure_contains_its_cause_and_last_lines(
+def test_error_of_a_failed_installation_contains_cause_and_last_output_lines(
     tmp_path: Path, script: str, last: str, is_machine_fault: bool
 ) -> None:
     """spec/failures#out-of-memory: A killed installer is retried, for example after a lack of memory."""
@@ -85,7 +88,7 @@ def test_install_failure_contains_its_cause_and_last_lines(
     assert failed.value.is_machine_fault == is_machine_fault
 
 
-def test_endless_setup_is_stopped_with_its_children(tmp_path: Path) -> None:
+def test_endless_setup_script_is_stopped_with_all_child_processes(tmp_path: Path) -> None:
     # The grandchild keeps the pipe open, so the installer returns only after its death.
     installer = _installer(tmp_path, "sleep 1000 & sleep 1000", 0.2)
     with pytest.raises(InstallFailed, match=r"after the limit of 0\.2 seconds"):
@@ -122,7 +125,7 @@ def test_error_of_requirement_file_hidden_by_the_sandbox_names_visible_paths() -
         ("error: something else", "Correct the package (its setup script"),
     ],
 )
-def test_failed_requirement_contains_its_source(line: str, text: str) -> None:
+def test_install_error_advises_how_to_correct_the_failed_requirement(line: str, text: str) -> None:
     lines = ("error: No solution found when resolving dependencies",) * line.startswith("  cause")
     assert InstallFailed((*lines, line)).correction.startswith(text)
 
@@ -153,7 +156,7 @@ def test_pip_configuration_files_are_translated(tmp_path: Path) -> None:
     }
 
 
-def test_no_index_is_used_if_pip_disables_it(tmp_path: Path) -> None:
+def test_no_package_index_is_used_if_pip_no_index_is_set(tmp_path: Path) -> None:
     environ = {"PATH": "/usr/bin:/bin", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
     installer = Installer(tmp_path / "cache", environ)
     with pytest.raises(InstallFailed, match="not found in the provided package locations"):
@@ -184,13 +187,15 @@ def test_pip_configuration_is_ignored_if_uv_is_configured(tmp_path: Path) -> Non
 def test_configured_package_index_is_detected(
     tmp_path: Path, text: str, environ: dict[str, str], has_index: bool
 ) -> None:
-    """Builds for CPUs are requested only without a configured index (`Release.first`)."""
+    """Builds for CPUs are requested only if no package index is configured (`Release.first`)."""
     file = tmp_path / "pip.conf"
     file.write_text(text)
     assert configures_indexes({"HOME": str(tmp_path), **environ}, [file]) is has_index
 
 
-def test_smoke_test_output_is_shown_only_on_failure(tmp_path: Path) -> None:
+def test_output_of_an_environment_smoke_test_is_shown_only_if_the_test_fails(
+    tmp_path: Path,
+) -> None:
     """Remarks of TensorFlow about missing GPUs are irrelevant for a successful build."""
     lines: list[str] = []
     installer = _installer(tmp_path, "false")
@@ -201,7 +206,7 @@ def test_smoke_test_output_is_shown_only_on_failure(tmp_path: Path) -> None:
     assert _without_heartbeats(lines) == []
 
 
-def test_silent_installer_reports_heartbeats(
+def test_heartbeats_are_reported_while_an_installer_prints_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BEAT", 0.05)
@@ -267,7 +272,7 @@ def test_excessive_installer_output_is_limited() -> None:
     assert lines[-1] == "The output has more than 10000 lines; the rest is hidden."
 
 
-def test_endless_line_of_an_installer_is_cut() -> None:
+def test_endless_output_line_of_an_installer_is_split_into_limited_pieces() -> None:
     reader, writer = os.pipe()
 
     def write() -> None:
@@ -283,7 +288,7 @@ def test_endless_line_of_an_installer_is_cut() -> None:
     assert max(map(len, pieces)) <= 1 << 18
 
 
-def test_reader_does_not_wait_for_inherited_pipe_ends() -> None:
+def test_output_reader_ends_although_a_child_process_keeps_the_pipe_open() -> None:
     reader, writer = os.pipe()
     os.write(writer, b"first\nlast")
     line, end = os.pipe()

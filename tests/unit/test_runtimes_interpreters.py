@@ -36,7 +36,7 @@ def _look(tmp_path: Path, **environ: str) -> Interpreters:
     return Interpreters(known)
 
 
-def test_unresponsive_interpreter_is_skipped(
+def test_interpreter_search_skips_an_interpreter_that_does_not_respond(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = _fake(tmp_path / "bin" / "python3.99", (3, 99, 1))
@@ -46,7 +46,9 @@ def test_unresponsive_interpreter_is_skipped(
 
 
 @pytest.mark.parametrize("directory", ["shims", "bin"])
-def test_shims_and_broken_interpreters_are_skipped(tmp_path: Path, directory: str) -> None:
+def test_interpreter_search_skips_shims_and_broken_interpreters(
+    tmp_path: Path, directory: str
+) -> None:
     if directory == "shims":
         shim = _fake(tmp_path / directory / "python3.96", (3, 96, 0))
     else:
@@ -60,10 +62,10 @@ def test_shims_and_broken_interpreters_are_skipped(tmp_path: Path, directory: st
     assert _runs(shim) == (0 if directory == "shims" else 1)
 
 
-def test_unreadable_directories_are_skipped(
+def test_interpreter_search_skips_unreadable_directories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as a PYENV_ROOT of another user."""
+    """An example is a PYENV_ROOT that belongs to another user."""
 
     def refuse(self: Path, pattern: str) -> list[Path]:
         raise PermissionError(13, "Permission denied", str(self))

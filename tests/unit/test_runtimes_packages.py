@@ -53,7 +53,7 @@ def unpinned_packages(*uris: str) -> tuple[JobPackage, ...]:
 _URI = "gs://b/aiplatform-2026-11-20-03:24:25.811/trainer-0.1.tar.gz?x=1"
 
 
-def test_service_stop_ends_a_download(tmp_path: Path) -> None:
+def test_stopping_the_service_ends_a_running_package_download(tmp_path: Path) -> None:
     closing = Stop()
 
     class Endless(io.BytesIO):
@@ -109,9 +109,9 @@ def test_changed_package_content_is_detected(tmp_path: Path) -> None:
     assert third == second
 
 
-def test_content_with_another_digest_is_rejected(tmp_path: Path) -> None:
-    """The digest is checked at the installation. Other content is rejected even if its environment exists
-    already."""
+def test_package_content_with_a_wrong_digest_is_rejected(tmp_path: Path) -> None:
+    """The digest is checked at the installation. Wrong content is rejected even if an environment with this
+    content exists."""
     bucket = Bucket()
     bucket.write(_URI, b"mine")
     mine, theirs = (hashlib.sha256(content).hexdigest() for content in (b"mine", b"theirs"))
@@ -132,7 +132,7 @@ def test_content_with_another_digest_is_rejected(tmp_path: Path) -> None:
     assert packages.fetch((pinned,)) == (fetched,)
 
 
-def test_missing_package_error_contains_its_uri(tmp_path: Path) -> None:
+def test_error_of_a_missing_package_contains_the_uri_of_the_package(tmp_path: Path) -> None:
     packages = Packages(tmp_path, Bucket())
     assert packages.known(unpinned_packages(_URI)) is None
     with pytest.raises(PackageFailed, match=r"gs://b/aiplatform.*does not exist"):
@@ -170,9 +170,9 @@ def test_downloaded_file_keeps_a_valid_package_name(tmp_path: Path, uri: str, na
     assert package.path.name == name
 
 
-def test_metadata_outside_a_package_is_not_read(tmp_path: Path) -> None:
-    """spec/runtimes#builds: The service reads with its own rights (confused deputy). A truncated setup script
-    is accepted."""
+def test_package_metadata_and_scripts_behind_links_are_not_read(tmp_path: Path) -> None:
+    """spec/runtimes#builds: the service would read the link targets with its own rights (confused deputy). A
+    truncated setup script is accepted."""
     prefix = Prefix(tmp_path / "layer", "3.11")
     info, script = prefix.site / "t-0.1.dist-info", prefix.site / "bin/t"
     info.mkdir(parents=True)

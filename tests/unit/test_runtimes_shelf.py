@@ -42,7 +42,7 @@ def test_setuid_bits_of_installed_files_are_removed(tmp_path: Path) -> None:
     remove_tree(final)
 
 
-def test_existing_directory_is_used_without_writing(tmp_path: Path) -> None:
+def test_finished_directory_of_a_read_only_cache_is_used_without_writing(tmp_path: Path) -> None:
     """A cache may be shared read-only. Directories are used even if no lock file can be created."""
     final = Shelf(tmp_path).put("key", _fill)
     remove_tree(tmp_path / ".locks")
@@ -53,7 +53,7 @@ def test_existing_directory_is_used_without_writing(tmp_path: Path) -> None:
     remove_tree(final)
 
 
-def test_finishing_interrupted_builds_skips_directories_whose_lock_is_unusable(
+def test_service_completes_interrupted_builds_except_those_with_unusable_locks(
     tmp_path: Path,
 ) -> None:
     """A lock file that is a directory causes an OSError other than PermissionError, like a read-only disk."""
@@ -72,7 +72,9 @@ def _interrupt(_: Path) -> None:
     raise BuildFailed("The service is being stopped.")
 
 
-def test_links_of_setup_scripts_are_not_followed(tmp_path: Path) -> None:
+def test_permissions_of_link_targets_outside_a_new_environment_are_not_changed(
+    tmp_path: Path,
+) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("not ours")
@@ -98,7 +100,7 @@ def test_tree_deeper_than_the_longest_path_is_removed(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_failed_build_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_failed_build_deletes_its_files_and_can_be_repeated(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
 
     def fail(draft: Path) -> None:
@@ -113,7 +115,7 @@ def test_failed_build_leaves_nothing_behind(tmp_path: Path) -> None:
     assert shelf.has("key")
 
 
-def test_only_synced_directories_are_used_after_a_power_cut(
+def test_after_a_power_failure_only_synced_directories_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A power cut before any data was written to the disk.
@@ -130,10 +132,10 @@ def test_only_synced_directories_are_used_after_a_power_cut(
     assert after.has("lost")
 
 
-def test_settled_directory_survives_a_reboot(
+def test_synced_directory_is_used_after_a_reboot_without_a_rebuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`trainshed runtimes build` once ended before the sync, and its runtimes were built again after a
+    """If `trainshed runtimes build` ended before the sync, the runtimes would be built again after a
     reboot."""
     Shelf(tmp_path).put("key", _fill)
     settle()
@@ -142,8 +144,8 @@ def test_settled_directory_survives_a_reboot(
 
 
 def test_moved_or_copied_directory_is_rebuilt(tmp_path: Path) -> None:
-    """Environments contain their own path. An environment of a moved cache ran the machine's Python, or its
-    imports failed."""
+    """Environments contain their own absolute path. At a different path, the machine's Python would run, or
+    imports would fail."""
     first = tmp_path / "first"
     Shelf(first).put("key", _fill)
     (tmp_path / "link").symlink_to(first)
@@ -158,7 +160,7 @@ def test_moved_or_copied_directory_is_rebuilt(tmp_path: Path) -> None:
         assert shelf.has("key")
 
 
-def test_draft_of_a_killed_builder_is_removed(tmp_path: Path) -> None:
+def test_next_build_removes_the_unfinished_directory_of_a_killed_builder(tmp_path: Path) -> None:
     left = tmp_path / ".drafts" / "key.dead"
     _fill(left)
     left.chmod(0o555)
@@ -166,7 +168,7 @@ def test_draft_of_a_killed_builder_is_removed(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / ".drafts") == []  # noqa: PTH208 -- names are what is compared
 
 
-def test_two_services_build_a_directory_once(tmp_path: Path) -> None:
+def test_directory_requested_by_two_services_at_once_is_built_once(tmp_path: Path) -> None:
     built: list[Path] = []
     entered, go = threading.Event(), threading.Event()
 
@@ -188,9 +190,9 @@ def test_two_services_build_a_directory_once(tmp_path: Path) -> None:
     assert Shelf(tmp_path).has("key")
 
 
-def test_directory_is_usable_during_its_last_build_step(tmp_path: Path) -> None:
-    """Programs start as soon as an environment is usable, because its compilation takes most of the build
-    time. The next service completes an interrupted step."""
+def test_directory_is_usable_while_the_last_build_step_still_runs(tmp_path: Path) -> None:
+    """The last step compiles the environment and takes most of the build time, so programs start before it.
+    The next service completes an interrupted step."""
     shelf, calls = Shelf(tmp_path), list[str]()
     has_started, may_end = threading.Event(), threading.Event()
 

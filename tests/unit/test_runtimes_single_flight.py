@@ -58,7 +58,9 @@ class ProgressListener:
                 self._news.clear()
 
 
-async def test_later_caller_joins_a_running_build(workers: ThreadPoolExecutor) -> None:
+async def test_second_request_for_a_running_build_waits_for_that_build(
+    workers: ThreadPoolExecutor,
+) -> None:
     flights, build = SingleFlight[str](workers), Build()
     early, late = ProgressListener(), ProgressListener()
     first = asyncio.create_task(flights.run("key", build, early))
@@ -72,7 +74,7 @@ async def test_later_caller_joins_a_running_build(workers: ThreadPoolExecutor) -
     assert late.lines[1:] == ["done"]
 
 
-async def test_build_continues_for_remaining_callers(workers: ThreadPoolExecutor) -> None:
+async def test_build_continues_while_at_least_one_caller_waits(workers: ThreadPoolExecutor) -> None:
     flights, build = SingleFlight[str](workers, abandons=True), Build()
     ear = ProgressListener()
     going = asyncio.create_task(flights.run("key", build, ear))
@@ -89,7 +91,9 @@ async def test_build_continues_for_remaining_callers(workers: ThreadPoolExecutor
     assert ear.lines == ["begun"]
 
 
-async def test_abandoned_build_is_stopped_if_requested(workers: ThreadPoolExecutor) -> None:
+async def test_build_without_waiting_callers_is_stopped_only_if_configured(
+    workers: ThreadPoolExecutor,
+) -> None:
     for abandons in (True, False):
         flights, build = SingleFlight[str](workers, abandons=abandons), Build()
         ear = ProgressListener()

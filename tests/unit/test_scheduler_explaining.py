@@ -113,7 +113,7 @@ def test_wait_reason_shows_the_replica_limit() -> None:
     )
 
 
-def test_wait_reason_shows_missing_and_drained_nodes() -> None:
+def test_wait_reason_distinguishes_too_small_drained_and_missing_nodes() -> None:
     """spec/queue#capacity: the message distinguishes too small, drained and missing nodes."""
     cluster = SimulatedCluster([node("a", 4), node("b", 16, condition=NodeCondition.DRAINED)])
     cluster.wait(gang(1, 32), gang(2, 16))
@@ -130,8 +130,9 @@ def test_wait_reason_shows_missing_and_drained_nodes() -> None:
     assert explanation(nothing, 1) == Waiting(WaitReason.NO_NODE, "no node is known yet")
 
 
-def test_wait_reason_shows_retry_delay_or_reserved_capacity() -> None:
-    """spec/failures#no-capacity: delay between retries. spec/queue#order: reserved capacity."""
+def test_wait_reason_shows_the_retry_delay_or_the_job_with_reserved_capacity() -> None:
+    """The wait reason shows the delay between retries (spec/failures#no-capacity), or the reservation
+    (spec/queue#order)."""
     cluster = SimulatedCluster([node("a", 8)])
     cluster.run(gang(1, 4), "a")
     cluster.wait(gang(2), not_before=NOW + 90 * SECOND)
@@ -142,7 +143,7 @@ def test_wait_reason_shows_retry_delay_or_reserved_capacity() -> None:
     )
 
 
-def test_wait_reason_names_the_replica_that_lost_its_node() -> None:
+def test_wait_reason_names_the_replica_whose_node_is_no_longer_available() -> None:
     """spec/failures#maintenance: the message names the replica and its previous node."""
     cluster = SimulatedCluster([node("a", 4), node("b", 4)])
     cluster.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
@@ -155,7 +156,7 @@ def test_wait_reason_names_the_replica_that_lost_its_node() -> None:
     )
 
 
-def test_wait_reason_hides_jobs_of_other_projects() -> None:
+def test_wait_reason_does_not_name_jobs_of_other_projects() -> None:
     """Readers of this job may have no access to the other jobs. The message contains only the resource usage
     of those jobs."""
     cluster = SimulatedCluster([node("a", 8)])
@@ -208,7 +209,7 @@ def test_queue_position_counts_jobs_with_reservations_first() -> None:
 # Reports
 
 
-def test_node_and_quota_reports_show_usage() -> None:
+def test_node_and_quota_reports_show_used_and_total_resources() -> None:
     """The output of `trainshed nodes list` and `trainshed quotas` uses these reports."""
     key = QuotaKey("p", REGION, CPUS)
     cluster = SimulatedCluster(
@@ -229,7 +230,7 @@ def test_node_and_quota_reports_show_usage() -> None:
     assert quota_statuses(cluster.snapshot, "q") == ()
 
 
-def test_reported_node_usage_never_exceeds_its_capacity() -> None:
+def test_reported_usage_of_a_node_never_exceeds_the_capacity_of_the_node() -> None:
     """spec/queue#capacity: in relaxed mode, one node may run replicas that requested more than it has."""
     cluster = SimulatedCluster([node("a", 8, 16, gpus=1)], Policy())
     cluster.run(gang(1, 6, replicas=2, memory=12, gpus=1), "a")

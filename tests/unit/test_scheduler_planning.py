@@ -37,7 +37,7 @@ def test_fair_share_uses_the_dominant_resource_of_a_project() -> None:
 # Quotas
 
 
-def test_used_up_quota_blocks_only_its_own_project() -> None:
+def test_used_up_quota_of_a_project_does_not_block_jobs_of_other_projects() -> None:
     """spec/queue#quotas: a job waits while the quota of its project in that region is used up."""
     cluster = SimulatedCluster([node("a", 64)], quotas={QuotaKey("p", REGION, CPUS): 4})
     cluster.run(gang(1, 3, quota=((CPUS, 3),)), "a")
@@ -83,7 +83,7 @@ def test_cpu_jobs_avoid_gpu_nodes() -> None:
     assert len(cluster.admitted_jobs()) == 2
 
 
-def test_relaxed_mode_spreads_replicas_and_admits_oversized_gangs() -> None:
+def test_relaxed_mode_spreads_replicas_over_nodes_and_admits_oversized_jobs() -> None:
     """spec/queue#capacity: in relaxed mode the host runs any valid job, regardless of its size."""
     cluster = SimulatedCluster([node("a", 1), node("b", 1)], Policy(max_replicas=4))
     cluster.wait(gang(1, 900, replicas=5))
@@ -98,7 +98,7 @@ def test_relaxed_mode_spreads_replicas_and_admits_oversized_gangs() -> None:
 # Backfill
 
 
-def test_backfilling_ends_when_a_large_job_has_waited_too_long() -> None:
+def test_small_jobs_no_longer_start_first_when_a_large_job_has_waited_too_long() -> None:
     """spec/queue#order: small jobs may be backfilled but never starve a large job."""
     cluster = SimulatedCluster([node("a", 8)])
     cluster.run(gang(1, 4), "a", until=NOW + 3600 * SECOND)
@@ -107,7 +107,7 @@ def test_backfilling_ends_when_a_large_job_has_waited_too_long() -> None:
     assert cluster.admitted_jobs(NOW + MAX_WAIT) == []
 
 
-def test_capacity_beyond_a_reservation_is_available_to_other_jobs() -> None:
+def test_capacity_that_is_not_reserved_is_available_to_later_jobs() -> None:
     """spec/queue#order: a reservation only blocks the capacity that the waiting job needs."""
     for used, starts in (8, [3]), (4, [3, 4]):  # node a has two CPUs more than job 2 needs
         cluster = SimulatedCluster([node("a", 8), node("b", 4)])
@@ -116,7 +116,7 @@ def test_capacity_beyond_a_reservation_is_available_to_other_jobs() -> None:
         assert cluster.admitted_jobs(NOW + MAX_WAIT) == starts
 
 
-def test_higher_priority_job_ignores_reservations() -> None:
+def test_job_with_higher_priority_ignores_reservations_of_lower_priority_jobs() -> None:
     """spec/queue#order: priority takes precedence over all other rules."""
     cluster = SimulatedCluster([node("a", 8)])
     cluster.run(gang(1, 4), "a")
@@ -124,7 +124,7 @@ def test_higher_priority_job_ignores_reservations() -> None:
     assert cluster.admitted_jobs(NOW + MAX_WAIT) == [3]
 
 
-def test_retry_delay_is_respected_and_ends_at_its_time() -> None:
+def test_waiting_job_is_admitted_as_soon_as_the_retry_delay_has_passed() -> None:
     """spec/failures#no-capacity: a stock-out is retried with increasing delays."""
     cluster = SimulatedCluster([node("a")])
     cluster.wait(gang(1), not_before=NOW + 30)
@@ -172,7 +172,7 @@ def test_relaxed_mode_has_no_stock_outs_and_jobs_wait_for_nodes() -> None:
     assert strict.plan().decisions == ()
 
 
-def test_scheduler_plan_beyond_its_limit_continues_in_the_next_plan(
+def test_jobs_beyond_the_limit_of_a_scheduler_plan_are_admitted_by_the_next_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """spec/queue#order: all jobs are admitted in order."""
@@ -188,7 +188,7 @@ def test_scheduler_plan_beyond_its_limit_continues_in_the_next_plan(
 # Replicas that lost their place
 
 
-def test_displaced_replica_is_placed_first_and_on_another_node() -> None:
+def test_displaced_replica_is_placed_before_waiting_jobs_and_on_a_different_node() -> None:
     """spec/failures#maintenance: the replica moves if its node is lost or drained."""
     cluster = SimulatedCluster([node("a", 4), node("b", 4)])
     cluster.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
@@ -200,7 +200,9 @@ def test_displaced_replica_is_placed_first_and_on_another_node() -> None:
 
 
 @pytest.mark.parametrize("policy", [STRICT, Policy()], ids=["strict", "relaxed"])
-def test_displaced_replica_returns_to_its_node_only_without_alternatives(policy: Policy) -> None:
+def test_displaced_replica_returns_to_the_old_node_only_without_alternatives(
+    policy: Policy,
+) -> None:
     """spec/failures#maintenance: another node is preferred, and a drained node is never used."""
     cluster = SimulatedCluster([node("a", 4)], policy)
     cluster.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
@@ -209,7 +211,7 @@ def test_displaced_replica_returns_to_its_node_only_without_alternatives(policy:
     assert cluster.plan().decisions == ()
 
 
-def test_capacity_is_reserved_for_a_displaced_replica_immediately() -> None:
+def test_capacity_is_reserved_immediately_for_a_displaced_replica_that_must_wait() -> None:
     """spec/queue#order: waiting jobs do not delay running jobs."""
     drained = node("a", 4, condition=NodeCondition.DRAINED)
     cluster = SimulatedCluster([drained, node("b", 4)])
@@ -244,7 +246,7 @@ def test_displaced_spot_replica_does_not_take_capacity_of_on_demand_jobs() -> No
     assert cluster.admitted_jobs() == [1]
 
 
-def test_preemption_message_hides_jobs_of_other_projects() -> None:
+def test_preemption_message_does_not_name_jobs_of_other_projects() -> None:
     cluster = SimulatedCluster([node("a", 8)])
     cluster.run(gang(1, 8, spot=True), "a")
     cluster.wait(gang(2, 8, project="speech"))
@@ -264,7 +266,7 @@ def test_preempted_capacity_is_reserved_for_the_preempting_job() -> None:
     assert cluster.admitted_jobs() == [2]
 
 
-def test_spot_job_is_preempted_for_quota_of_its_own_project_only() -> None:
+def test_quota_shortage_preempts_only_spot_jobs_of_the_project_with_the_shortage() -> None:
     """spec/failures#preemption: spot jobs of other projects do not use the project's quota."""
     disk = "pd_ssd_gb"
     cluster = SimulatedCluster([node("a", 8)], quotas={QuotaKey("p", REGION, disk): 200})

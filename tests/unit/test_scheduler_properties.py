@@ -185,7 +185,9 @@ def test_scheduler_plans_are_safe_and_deterministic(cluster: SimulatedCluster) -
 
 
 @given(random_clusters())
-def test_preflight_matches_the_decision_of_a_plan(cluster: SimulatedCluster) -> None:
+def test_preflight_returns_the_nodes_on_which_the_scheduler_then_places_the_job(
+    cluster: SimulatedCluster,
+) -> None:
     before = contents(cluster.snapshot)
     wanted = gang(1000, 2, replicas=2)
     answer = explaining.preflight(cluster.snapshot.copy(), wanted, NOW)
@@ -197,8 +199,8 @@ def test_preflight_matches_the_decision_of_a_plan(cluster: SimulatedCluster) -> 
 
 
 @given(random_clusters())
-def test_scheduling_decisions_of_one_plan_do_not_conflict(cluster: SimulatedCluster) -> None:
-    """ADR 12: the decisions of one plan do not conflict with each other."""
+def test_scheduling_decisions_of_the_same_plan_do_not_conflict(cluster: SimulatedCluster) -> None:
+    """ADR 12: each decision is still valid after all earlier decisions of the plan are applied."""
     planned = cluster.snapshot.copy()
     for decision in plan(planned, NOW).decisions:
         assert is_still_valid(cluster.snapshot, planned, decision)
@@ -206,7 +208,7 @@ def test_scheduling_decisions_of_one_plan_do_not_conflict(cluster: SimulatedClus
 
 
 @given(random_clusters(), random_clusters())
-def test_scheduling_decisions_after_changes_exceed_no_limit(
+def test_outdated_scheduling_decisions_never_exceed_the_capacity_of_a_node(
     cluster: SimulatedCluster, other: SimulatedCluster
 ) -> None:
     """ADR 12: during a decision, nodes change, jobs end, and other jobs take their capacity."""
@@ -231,7 +233,7 @@ def test_scheduling_decisions_after_changes_exceed_no_limit(
 
 
 @given(random_clusters())
-def test_incrementally_updated_scheduler_snapshot_equals_a_new_one(
+def test_incrementally_updated_scheduler_snapshot_equals_a_new_snapshot(
     cluster: SimulatedCluster,
 ) -> None:
     """Equal states give equal plans, regardless of the order of the changes."""
@@ -249,7 +251,9 @@ def test_incrementally_updated_scheduler_snapshot_equals_a_new_one(
 
 
 @given(random_clusters())
-def test_usage_by_other_programs_never_causes_a_stock_out(cluster: SimulatedCluster) -> None:
+def test_resource_usage_by_programs_outside_the_service_never_causes_a_stock_out(
+    cluster: SimulatedCluster,
+) -> None:
     """Other programs free their resources later, so only the total size of a node decides about a
     stock-out."""
     refused = {d for d in cluster.plan().decisions if isinstance(d, StockOut)}
@@ -295,7 +299,9 @@ def test_preemption_stops_no_unnecessary_jobs(cluster: SimulatedCluster) -> None
 
 
 @given(random_clusters())
-def test_spot_capacity_is_available_after_one_grace_period(cluster: SimulatedCluster) -> None:
+def test_job_that_preempts_spot_jobs_starts_after_a_single_grace_period(
+    cluster: SimulatedCluster,
+) -> None:
     """spec/queue#spot: if only spot jobs occupy the capacity of the next job, it starts when they have
     ended."""
     owner = gang(1000, 2, replicas=2, priority=9)
@@ -405,7 +411,7 @@ people = st.tuples(st.sampled_from(["p", "q", "r"]), st.sampled_from(["", "ana",
     st.dictionaries(people, st.sampled_from([0.5, 2.0, 3.0])),
     st.booleans(),
 )
-def test_user_furthest_below_their_fair_share_is_next(
+def test_oldest_job_of_the_user_furthest_below_the_fair_share_is_admitted_next(
     ran: Sequence[tuple[Account, int, int]],
     running: Sequence[Account],
     waiting: Sequence[Account],

@@ -28,7 +28,7 @@ def wait_message(cluster: SimulatedCluster, uid: int) -> str:
     return waiting.message
 
 
-def test_replicas_are_placed_only_on_nodes_that_accept_their_machine_type() -> None:
+def test_replicas_are_placed_only_on_nodes_that_accept_the_machine_type() -> None:
     cluster = SimulatedCluster(
         [node("gpu", accepts=accepting(0)), node("all", accepts=accepting(0, 1, 2))]
     )
@@ -37,7 +37,7 @@ def test_replicas_are_placed_only_on_nodes_that_accept_their_machine_type() -> N
     assert admitted_nodes(cluster) == {1: {"gpu"}, 2: {"all"}}
 
 
-def test_free_capacity_of_other_routes_does_not_count() -> None:
+def test_job_waits_if_only_nodes_for_other_machine_types_have_capacity() -> None:
     cluster = SimulatedCluster(
         [node("gpu", accepts=accepting(0)), node("rest", accepts=accepting(2))]
     )
@@ -55,7 +55,7 @@ def test_free_capacity_of_other_routes_does_not_count() -> None:
         ("n1-standard-4", 12, 0, "needs 12 CPUs on one node; the largest node has 4"),
     ],
 )  # fmt: skip
-def test_stock_out_reason_names_the_route_of_the_machine_type(
+def test_stock_out_reason_names_the_partition_for_the_machine_type(
     machine: str, cpus: int, gpus: int, reason: str
 ) -> None:
     cluster = SimulatedCluster(
@@ -67,7 +67,7 @@ def test_stock_out_reason_names_the_route_of_the_machine_type(
     assert wait_message(cluster, 1) == refused.reason
 
 
-def test_displaced_replica_stays_on_its_route() -> None:
+def test_displaced_replica_moves_only_to_nodes_for_the_same_machine_type() -> None:
     cluster = SimulatedCluster(
         [node(name, accepts=accepting(way)) for name, way in (("a", 0), ("b", 2))]
     )
@@ -79,7 +79,8 @@ def test_displaced_replica_stays_on_its_route() -> None:
 
 
 def test_job_waits_for_an_unreachable_cluster_instead_of_failing() -> None:
-    """The size of the cluster's nodes is unknown, so the job is not a stock-out."""
+    """The sizes of the nodes are unknown while the cluster is unreachable, so the job is not rejected as too
+    large."""
     silent = node("slurm", 0, 0, condition=NodeCondition.GONE)
     cluster = SimulatedCluster([replace(silent, unreached="no slurmctld")])
     cluster.wait(gang(1, 64))

@@ -47,10 +47,10 @@ class Spawning:
         return self.spawned[-1]
 
 
-async def test_start_of_the_bucket_process_is_retried(
+async def test_failed_start_of_the_bucket_process_is_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """A temporary lack of memory or processes once ended the keeper, and all access to buckets."""
+    """A temporary lack of memory or processes must not end all access to buckets."""
     setup = setup_in(tmp_path)
     with caplog.at_level(logging.WARNING):
         spawning = Spawning(
@@ -73,7 +73,7 @@ async def test_start_of_the_bucket_process_is_retried(
     assert "restarted after 0.02 s" in caplog.text
 
 
-async def test_waiting_bucket_keeper_stops_immediately(
+async def test_service_stop_does_not_wait_for_the_restart_delay_of_the_bucket_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     setup = setup_in(tmp_path)

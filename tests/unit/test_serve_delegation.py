@@ -38,7 +38,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
 
 
-def test_service_started_by_hand_requests_a_scope(systemd: Machine) -> None:
+def test_service_started_by_hand_requests_a_systemd_scope(systemd: Machine) -> None:
     delegation.prepare()
     text = systemd.calls.read_text()
     assert f"StartTransientUnit ssa(sv)a(sa(sv)) trainshed-{os.getpid()}.scope fail" in text
@@ -47,7 +47,7 @@ def test_service_started_by_hand_requests_a_scope(systemd: Machine) -> None:
     systemd.divided.assert_called_once_with("/trainshed-1.scope")
 
 
-def test_service_with_groups_requests_no_scope(
+def test_service_that_already_has_control_groups_requests_no_systemd_scope(
     systemd: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroups, "find_bases", Mock(return_value={"memory": "/jobs"}))
@@ -55,7 +55,7 @@ def test_service_with_groups_requests_no_scope(
     assert systemd.calls.read_text() == ""
 
 
-def test_no_scope_is_requested_without_systemd(
+def test_service_on_a_machine_without_systemd_requests_no_scope(
     systemd: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroups, "BOOTED", "/nowhere")

@@ -3,7 +3,7 @@
 from trainshed.serve.clock import JobUids, now
 
 
-def test_uids_ascend_with_time_and_cannot_be_guessed() -> None:
+def test_job_uids_ascend_with_time_and_cannot_be_guessed() -> None:
     make = JobUids()
     before = now() // 1_000_000
     uids = [make() for _ in range(2_000)]

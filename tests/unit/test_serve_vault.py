@@ -62,7 +62,7 @@ async def test_newest_or_specified_secret_version_is_returned(safe: Safe) -> Non
     assert await safe.vault.values("p", {DB_1}) == {DB_1: "first"}
 
 
-async def test_missing_secret_error_contains_its_name(safe: Safe) -> None:
+async def test_error_of_a_missing_secret_contains_the_name_of_the_secret(safe: Safe) -> None:
     await safe.add("db", "first")
     await safe.add("api", "of another project", "q")
     with pytest.raises(SecretMissing, match="project p no longer has the secret api") as refused:
@@ -70,7 +70,9 @@ async def test_missing_secret_error_contains_its_name(safe: Safe) -> None:
     assert "first" not in str(refused.value)
 
 
-async def test_undecryptable_secret_is_a_service_failure(safe: Safe, tmp_path: Path) -> None:
+async def test_secret_that_cannot_be_decrypted_causes_a_service_failure(
+    safe: Safe, tmp_path: Path
+) -> None:
     await safe.add("db", "first")
     other = safe.by(Sealer(tmp_path / "missing.key", {}))
     with pytest.raises(LaunchRejected, match="is missing") as refused:
@@ -81,7 +83,7 @@ async def test_undecryptable_secret_is_a_service_failure(safe: Safe, tmp_path: P
         await other.values("p", {DB})
 
 
-async def test_revealed_plan_masks_its_own_secrets(safe: Safe) -> None:
+async def test_launch_plan_with_secret_values_lists_these_values_for_masking(safe: Safe) -> None:
     await safe.add("db", "fir\ufdd0st")
     await safe.add("api", "k-e-y")
     plain = plan(A="b")
@@ -96,7 +98,7 @@ async def test_revealed_plan_masks_its_own_secrets(safe: Safe) -> None:
     assert again == replace(shown, incarnation=2)
 
 
-async def test_plans_with_secrets_fail_without_a_vault() -> None:
+async def test_launch_plan_with_secrets_is_rejected_without_a_vault() -> None:
     assert await reveal_secrets([plan(A="b")], None) == [(plan(A="b"), ())]
     with pytest.raises(LaunchRejected):
         await reveal_secrets([plan(A=mark_secret("db", ""))], None)

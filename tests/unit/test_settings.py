@@ -65,7 +65,9 @@ def test_command_line_and_environment_override_the_settings_file(
         'data = "~nobody-of-that-name/data"',
     ],
 )
-def test_invalid_setting_error_names_the_setting_and_its_file(tmp_path: Path, line: str) -> None:
+def test_error_of_an_invalid_setting_names_the_setting_and_the_file(
+    tmp_path: Path, line: str
+) -> None:
     text = settings_error(tmp_path, line)
     assert str(tmp_path / "c.toml") in text and line.split(" ", maxsplit=1)[0] in text
 
@@ -153,15 +155,15 @@ def test_cluster_engines_use_strict_capacity_by_default() -> None:
     assert Settings(capacity="strict").strict
 
 
-def test_every_setting_has_a_reader() -> None:
-    """A component reads each field, by its name."""
+def test_every_setting_is_used_in_the_source() -> None:
+    """Some component must read each field of `Settings`, by the name of the field."""
     sources = Path(__file__).parents[2].glob("packages/*/src/**/*.py")
     text = "".join(path.read_text() for path in sources if "settings" in path.read_text())
     fields = {*Settings.__struct_fields__} - {*LOCAL_ENGINE}
     assert not {name for name in fields if not re.search(rf"(settings|self)\.{name}\b", text)}
 
 
-def test_settings_page_lists_every_setting_with_its_default() -> None:
+def test_settings_page_lists_every_setting_with_the_default_value() -> None:
     """docs/settings.md contains every setting with its sources and its default, in order."""
     page = (Path(__file__).parents[2] / "docs/settings.md").read_text()
     rows = [row.strip("| ").split("|") for row in page.splitlines() if row.startswith("| `")]
@@ -217,14 +219,14 @@ def test_only_the_service_requires_secrets_of_settings_tables(
     assert load(config, {}, to_serve=True).oidc
 
 
-def test_browser_address_has_no_trailing_slash() -> None:
+def test_trailing_slash_of_the_web_url_setting_is_removed() -> None:
     """An OpenID Connect issuer compares redirect addresses character by character."""
     settings = load(None, {"web_url": "https://train.example.org/"})
     assert browsers_address(settings, 8080) == "https://train.example.org"
 
 
 @pytest.mark.parametrize(("present", "missing"), [("tls_cert", "tls_key"), ("tls_key", "tls_cert")])
-def test_tls_certificate_requires_its_key(
+def test_tls_certificate_without_a_key_or_key_without_a_certificate_is_rejected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, present: str, missing: str
 ) -> None:
     """The two settings may come from different sources. An empty value counts as missing."""
@@ -250,7 +252,7 @@ def test_tls_certificate_requires_its_key(
         ({"port": 0, "grpc_port": 9000, "grpc_tls_port": 9000}, "grpc_port and grpc_tls_port"),
     ],
 )
-def test_settings_with_the_same_port_are_rejected(ports: dict[str, int], names: str) -> None:
+def test_settings_with_equal_port_numbers_are_rejected(ports: dict[str, int], names: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(f"{names} are both ")):
         load(None, {"port": 8080, **ports})
 
@@ -265,7 +267,7 @@ def test_certificate_paths_are_relative_to_the_working_directory(
     assert settings.tls_key == str(tmp_path / "b.pem")
 
 
-def test_data_directory_is_closed_to_other_users_at_start(
+def test_data_directory_that_other_users_can_read_is_made_private_at_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Files of programs belong to the service's user, and may be set-user-ID files."""

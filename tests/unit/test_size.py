@@ -3,7 +3,7 @@
 from tools.size import ROOT, sizes, vague_names
 
 
-def test_project_size_figures_are_within_their_limits() -> None:
+def test_code_size_figures_of_the_project_are_within_the_limits() -> None:
     assert [size for size in sizes() if size.is_exceeded] == []
 
 

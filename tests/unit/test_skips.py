@@ -6,7 +6,7 @@ from typing import Any
 from tests.skips import summary
 
 
-def test_skipped_tests_are_listed_by_reason() -> None:
+def test_summary_of_a_test_run_lists_skipped_tests_by_reason() -> None:
     """A run lists skipped tests, such as those that need a checkout readable by other users."""
 
     def report(name: str, why: str) -> Any:

@@ -16,7 +16,7 @@ def custom(**spec: Any) -> dict[str, Any]:
     }
 
 
-def test_ml_job_snippet_is_a_gcloud_command() -> None:
+def test_code_snippet_of_an_ml_job_is_an_equivalent_gcloud_command() -> None:
     training = {
         "scaleTier": "BASIC_GPU",
         "region": "us-east1",
@@ -34,7 +34,7 @@ def test_ml_job_snippet_is_a_gcloud_command() -> None:
     ]
 
 
-def test_python_snippet_creates_the_job_with_the_client_library() -> None:
+def test_python_code_snippet_creates_the_job_with_the_client_library() -> None:
     job = custom(scheduling={"timeout": "60s"}, serviceAccount="it'''s")
     tree = ast.parse(snippet(SnippetForm.PYTHON, Api.VERTEX, "p", "r", job))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -42,7 +42,7 @@ def test_python_snippet_creates_the_job_with_the_client_library() -> None:
     assert json.loads(ast.literal_eval(read.args[0])) == job
 
 
-def test_custom_job_snippet_is_a_gcloud_command_with_a_file() -> None:
+def test_code_snippet_of_a_custom_job_is_a_gcloud_command_with_a_file() -> None:
     job = custom(serviceAccount="me@p")
     head, _, rest = snippet(SnippetForm.GCLOUD, Api.VERTEX, "p", "r", job).partition("\n")
     assert head == "cat > job.json <<'END'"

@@ -119,7 +119,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 }
 
 
-def test_ml_job_violation_names_its_field() -> None:
+def test_each_violation_in_an_ml_job_request_names_the_invalid_field() -> None:
     """spec/submit#refusals: a request that breaks one rule has exactly one violation."""
     names = {case: [*violations(request)] for case, (request, _) in ONE_FAULT.items()}
     assert names == {case: [field] for case, (_, field) in ONE_FAULT.items()}
@@ -173,7 +173,9 @@ def test_runtime_version_error_has_the_public_text() -> None:
 @pytest.mark.parametrize(
     ("version", "python"), [("1.14", "3.5"), ("1.15", "3.7"), ("2.11", "3.7"), ("1.2", "2.7")]
 )
-def test_omitted_python_version_is_that_of_the_runtime(version: str, python: str) -> None:
+def test_omitted_python_version_is_the_default_of_the_runtime_version(
+    version: str, python: str
+) -> None:
     """spec/submit#defaults: each runtime version has a default Python version."""
     spec = spec_of(ml_job(runtimeVersion=version, pythonVersion=None))
     assert spec.pool(0).program.runtime.python_version == python
@@ -223,7 +225,9 @@ def test_ml_roles_without_an_image_use_the_master_image() -> None:
         ("example.com/p/own:1", "container"),
     ],
 )
-def test_container_image_with_packages_runs_their_module(uri: str, family: str) -> None:
+def test_container_image_with_packages_runs_the_python_module_of_the_request(
+    uri: str, family: str
+) -> None:
     """facts/packaging#runtime-versions: the older PyTorch images accept packages and a module. Custom images
     install packages as in the Vertex API."""
     program = spec_of(image(uri, **PACKAGE)).pool(0).program

@@ -85,13 +85,13 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 }
 
 
-def test_ml_hyperparameter_violation_names_its_field() -> None:
+def test_each_violation_in_ml_hyperparameters_names_the_invalid_field() -> None:
     """spec/submit#refusals, facts/tuning#ml: a request that breaks one rule has exactly one violation."""
     names = {case: [*violations(request)] for case, (request, _) in ONE_FAULT.items()}
     assert names == {case: [field] for case, (_, field) in ONE_FAULT.items()}
 
 
-def test_error_lists_violations_of_the_job_and_its_hyperparameters() -> None:
+def test_error_of_an_ml_tuning_job_lists_violations_of_job_and_hyperparameters() -> None:
     """spec/submit#refusals: one error contains the violations of both parts."""
     request = ml_job(
         region="mars", hyperparameters={"params": [{"type": "DOUBLE"}], "maxTrials": -5}

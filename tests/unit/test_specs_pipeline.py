@@ -138,7 +138,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 }
 
 
-def test_pipeline_violation_names_its_field() -> None:
+def test_each_violation_in_a_pipeline_request_names_the_invalid_field() -> None:
     """spec/submit#refusals, facts/resources#pipelines: a request that breaks one rule has one violation."""
     names = {case: [*violations(request)] for case, (request, _) in ONE_FAULT.items()}
     assert names == {case: [field] for case, (_, field) in ONE_FAULT.items()}
@@ -235,7 +235,7 @@ def test_input_data_variables_are_set_for_pipeline_programs() -> None:
     assert json.loads(spec.job_json) == inputs(pool(), user)
 
 
-def test_trials_of_a_tuning_pipeline_use_the_same_data() -> None:
+def test_all_trials_of_a_tuning_pipeline_use_the_dataset_of_the_pipeline() -> None:
     parsed = parse(
         {**data(), "trainingTaskDefinition": TUNING},
         tuning_inputs(trialJobSpec=inputs(package())),

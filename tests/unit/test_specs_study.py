@@ -150,7 +150,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 }
 
 
-def test_study_violation_names_its_field() -> None:
+def test_each_violation_in_a_study_request_names_the_invalid_field() -> None:
     """spec/submit#refusals, spec/tuning#studies: a request that breaks one rule has exactly one violation."""
     names = {case: [*violations(request)] for case, (request, _) in ONE_FAULT.items()}
     assert names == {case: [field] for case, (_, field) in ONE_FAULT.items()}
@@ -256,7 +256,7 @@ def test_conditional_parameters_are_flattened_depth_first() -> None:
     ]
 
 
-def test_condition_with_many_values_is_parsed_quickly() -> None:
+def test_parameter_condition_with_thousands_of_values_is_parsed_quickly() -> None:
     """The service parses the condition before it checks the caller's permissions (denial of service)."""
     values = {"parentDiscreteValues": {"values": [float(n % 1000) for n in range(10_000)]}}
     many = child(double("rate"), **values)
@@ -371,7 +371,9 @@ def has_clash(nodes: list[tuple[str, int, list[str]]]) -> bool:
 
 
 @given(choices())
-def test_duplicate_parameter_ids_are_rejected_only_if_both_can_be_active(tree: Request) -> None:
+def test_duplicate_ids_are_rejected_only_if_both_parameters_can_be_active_together(
+    tree: Request,
+) -> None:
     """facts/tuning#vertex: parameters with the same ID require disjoint conditions at some level of the
     tree."""
     nodes: list[tuple[str, int, list[str]]] = []

@@ -73,7 +73,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 
 
 @pytest.mark.parametrize("case", ONE_FAULT)
-def test_tuning_job_violation_names_its_field(case: str) -> None:
+def test_each_violation_in_a_tuning_job_request_names_the_invalid_field(case: str) -> None:
     """spec/submit#refusals, facts/resources#tuning-jobs, facts/tuning: a request that breaks one rule has
     exactly one violation."""
     request, field = ONE_FAULT[case]

@@ -22,7 +22,7 @@ def test_discontinued_accelerator_is_accepted_with_a_warning() -> None:
     )
 
 
-def test_valid_vertex_job_keeps_all_its_fields() -> None:
+def test_valid_vertex_job_is_parsed_with_all_fields() -> None:
     """spec/submit#vertex-jobs, spec/submit#defaults: pool positions, machines and defaults. A skipped
     position creates no pool."""
     request = custom_job(
@@ -66,7 +66,7 @@ def test_valid_vertex_job_keeps_all_its_fields() -> None:
         ("NVIDIA_H100_80GB", 8, "a3-highgpu-8g"),
     ],
 )
-def test_accelerators_valid_for_their_machine_type_are_accepted(
+def test_accelerators_that_the_machine_type_allows_are_accepted(
     kind: str, count: int, machine_type: str
 ) -> None:
     """facts/machines#accelerators: valid combinations of type, count and machine type."""
@@ -104,7 +104,7 @@ def test_prebuilt_image_reads_packages_and_module_from_arguments() -> None:
     assert program.args == ("--epochs=3",)
 
 
-def test_unsuitable_worker_pools_cause_warnings() -> None:
+def test_workers_without_tensorflow_and_several_evaluators_cause_warnings() -> None:
     """spec/submit#warnings: workers without TensorFlow, and several evaluators."""
     assert parse(custom_job()).spec.warnings == ()
     two_workers = parse(custom_job(pool(), pool(replicaCount="2"))).spec.warnings
@@ -129,7 +129,7 @@ def test_ignored_vertex_job_fields_cause_warnings() -> None:
         assert field in warnings
 
 
-def test_persistent_resource_of_a_job_is_parsed() -> None:
+def test_persistent_resource_id_of_a_job_is_parsed() -> None:
     """spec/queue#reservations: persistentResourceId selects a persistent resource."""
     assert parse(custom_job()).spec.persistent_resource is None
     assert parse(custom_job(persistentResourceId="lab")).spec.persistent_resource == "lab"

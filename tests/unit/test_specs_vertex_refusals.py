@@ -122,7 +122,7 @@ def test_copied_job_may_have_65_labels() -> None:
     assert len(parse(labelled_job(**labels, **{COPY_LABEL: "7"})).labels) == 65
 
 
-def test_vertex_job_violation_names_its_field() -> None:
+def test_each_violation_in_a_vertex_job_request_names_the_invalid_field() -> None:
     """spec/submit#refusals: a request that breaks one rule has exactly one violation."""
     names = {case: [*violations(request)] for case, (request, _) in ONE_FAULT.items()}
     assert names == {case: [field] for case, (_, field) in ONE_FAULT.items()}

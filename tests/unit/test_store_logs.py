@@ -67,7 +67,7 @@ def read_new(root: Path, seen: dict[ReplicaId, tuple[int, int]]) -> list[str]:
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=60))
 @settings(max_examples=30)
 def test_followed_lines_of_two_replicas_are_merged_by_time(steps: list[tuple[bool, int]]) -> None:
-    """This covers series of lines of one replica, single lines, and lines with equal times."""
+    """The test covers runs of lines of the same replica, single lines, and lines with equal times."""
     with tempfile.TemporaryDirectory() as directory:
         clocks: dict[ReplicaId, list[int]] = {PRIMARY: [T0], WORKER: [T0]}
         for is_worker, step in steps:
@@ -79,7 +79,7 @@ def test_followed_lines_of_two_replicas_are_merged_by_time(steps: list[tuple[boo
         assert read_new(Path(directory), {}) == [f"{who}/1/{n}" for _, who, n in sorted(lines)]
 
 
-def test_log_line_is_read_with_all_its_fields(tmp_path: Path) -> None:
+def test_stored_log_line_is_read_with_all_fields(tmp_path: Path) -> None:
     write(
         tmp_path,
         PRIMARY,
@@ -96,7 +96,7 @@ def test_log_line_is_read_with_all_its_fields(tmp_path: Path) -> None:
     assert [line.partial for line in lines] == [False, False, True]
 
 
-def test_missing_log_files_give_an_empty_log(tmp_path: Path) -> None:
+def test_job_without_log_files_has_an_empty_log(tmp_path: Path) -> None:
     (tmp_path / str(UID) / "1" / "workerpool0-0").mkdir(parents=True)
     (tmp_path / str(UID) / "1" / "something else").mkdir()
     (tmp_path / str(UID) / "notes").mkdir()
@@ -154,8 +154,8 @@ def test_corrupt_log_lines_are_skipped(tmp_path: Path) -> None:
     assert read_new(tmp_path, {}) == ["workerpool0-0/1/0", "workerpool0-0/1/3"]
 
 
-def test_log_follower_continues_after_its_position(tmp_path: Path) -> None:
-    """Attempts come in their order, even if the clock was set back between them."""
+def test_log_follower_returns_only_lines_after_the_given_position(tmp_path: Path) -> None:
+    """Attempts are returned in order, even if the clock was set back between them."""
     for attempt in (1, 2, 3):
         write(tmp_path, PRIMARY, [stored_line(n, T0 + n) for n in range(3)], attempt=attempt)
         write(tmp_path, PRIMARY, [stored_line(3, T0 + 3)], attempt=attempt, first=3)

@@ -53,7 +53,7 @@ def test_newest_measurement_of_a_step_wins_across_attempts(tmp_path: Path) -> No
     )
 
 
-def test_incomplete_measurement_counts_when_it_is_complete(tmp_path: Path) -> None:
+def test_incomplete_measurement_line_is_read_after_its_completion(tmp_path: Path) -> None:
     path = write(tmp_path, start(100), report(110, 1, loss=0.9))
     line = json.dumps(report(111, 2, loss=0.1))
     with path.open("a") as file:

@@ -9,7 +9,7 @@ from trainshed.store.notices import Notices
 UID, OTHER = JobUid(1), JobUid(2)
 
 
-async def test_waiting_for_a_dropped_wake_up_returns_immediately() -> None:
+async def test_reader_whose_wake_up_counter_was_discarded_does_not_wait() -> None:
     notices = Notices(limit=2)
     notices.publish(UID)
     seen = notices.count(UID)
@@ -18,7 +18,7 @@ async def test_waiting_for_a_dropped_wake_up_returns_immediately() -> None:
     assert await notices.wait_beyond(UID, seen, patience=0)
 
 
-async def test_waiting_reader_is_woken_only_by_its_own_job() -> None:
+async def test_waiting_log_reader_is_woken_only_by_changes_of_the_awaited_job() -> None:
     notices = Notices()
     seen = notices.count(UID)
     waiting = asyncio.create_task(notices.wait_beyond(UID, seen, patience=60))
@@ -30,7 +30,7 @@ async def test_waiting_reader_is_woken_only_by_its_own_job() -> None:
     assert await waiting
 
 
-def test_wake_up_table_has_a_limited_size() -> None:
+def test_table_of_wake_up_counters_has_a_limited_size_for_any_number_of_jobs() -> None:
     notices = Notices(limit=10)
     for uid in range(1000):
         seen = notices.count(JobUid(uid))
@@ -40,7 +40,7 @@ def test_wake_up_table_has_a_limited_size() -> None:
 
 
 @under_virtual_time
-async def test_delayed_wake_ups_are_merged_or_sent_with_urgent_ones() -> None:
+async def test_delayed_wake_ups_are_merged_or_sent_together_with_an_urgent_wake_up() -> None:
     notices = Notices()
     seen = notices.count(UID)
     notices.publish_soon(UID)

@@ -56,7 +56,9 @@ WARNING, ERROR, CRITICAL = Severity.WARNING, Severity.ERROR, Severity.CRITICAL
         ("NOTICE: service", NOTICE),
     ],
 )
-def test_log_level_in_a_line_decides_its_severity(text: str, severity: Severity) -> None:
+def test_log_level_in_a_line_decides_the_severity_of_the_log_entry(
+    text: str, severity: Severity
+) -> None:
     assert read_line(OUT, text) == Reading(severity, text)
     assert read_line(ERR, text) == Reading(severity, text)
 
@@ -79,7 +81,7 @@ def test_log_level_in_a_line_decides_its_severity(text: str, severity: Severity)
         "reached level=7",
     ],
 )
-def test_line_without_a_level_has_the_severity_of_its_stream(text: str) -> None:
+def test_line_without_a_log_level_has_the_default_severity_of_stdout_or_stderr(text: str) -> None:
     assert read_line(OUT, text).severity is INFO
     assert read_line(ERR, text).severity is ERROR
     assert read_line(SERVICE, text).severity is NOTICE
@@ -126,7 +128,7 @@ def test_severity_and_message_are_taken_from_a_json_line(text: str, reading: Rea
     assert read_line(OUT, text) == reading
 
 
-def test_json_line_without_severity_has_that_of_its_stream() -> None:
+def test_json_line_without_severity_has_the_default_severity_of_the_stream() -> None:
     assert read_line(ERR, '{"a": 1}').severity is ERROR
 
 
@@ -158,7 +160,9 @@ def never(_: str) -> bool:
 
 @settings(max_examples=500)
 @given(st.sampled_from((Stream.STDOUT, Stream.STDERR)), TEXTS)
-def test_fast_severity_detection_equals_the_full_detection(stream: Stream, text: str) -> None:
+def test_fast_severity_detection_returns_the_severity_of_the_full_parser(
+    stream: Stream, text: str
+) -> None:
     severity = severity_of(stream, text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "begins_plainly", never)
@@ -182,7 +186,9 @@ def test_fast_severity_detection_equals_the_full_detection(stream: Stream, text:
         *("2026-11-20 05:54:33 WARN x", " indented", "Traceback (most", "UserWarning: x", "INFO x"),
     ],
 )
-def test_fast_parser_for_streamed_lines_equals_the_normal_parser(stream: Stream, line: str) -> None:
+def test_fast_parser_for_streamed_lines_returns_the_results_of_the_normal_parser(
+    stream: Stream, line: str
+) -> None:
     """The fast parser returns the same result for any surrounding lines."""
     reading = read_line(stream, line)
     own = _stored_line(7, stream, line)

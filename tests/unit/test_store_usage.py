@@ -38,8 +38,8 @@ def write(root: Path, *entries: Any, replica: ReplicaId = PRIMARY, end: str = "\
     (directory / "usage.jsonl").write_text(text + end)
 
 
-def test_usage_of_all_incarnations_is_added(tmp_path: Path) -> None:
-    """spec/failures#lost-replicas: a restarted replica counts its usage from zero."""
+def test_usage_of_a_restarted_replica_is_the_sum_over_all_incarnations(tmp_path: Path) -> None:
+    """spec/failures#lost-replicas: the usage counters of a restarted replica start at zero."""
     write(tmp_path, start(100), look(110, 10.0, 500, last=True), start(200, 2), look(210, 5.0, 100))
     (usage,) = read(tmp_path)
     assert [(life.incarnation, life.cpu, life.over) for life in usage.lives] == [
@@ -49,7 +49,7 @@ def test_usage_of_all_incarnations_is_added(tmp_path: Path) -> None:
     assert (usage.cpu, usage.seconds, usage.peak, usage.mean_cpus) == (15.0, 20.0, 501, 0.75)
 
 
-def test_gpu_usage_is_unknown_before_the_first_driver_response(tmp_path: Path) -> None:
+def test_gpu_usage_is_unknown_until_the_driver_has_responded_twice(tmp_path: Path) -> None:
     write(
         tmp_path,
         start(100, 1, "GPU-a"),
@@ -61,7 +61,7 @@ def test_gpu_usage_is_unknown_before_the_first_driver_response(tmp_path: Path) -
     assert [point.gpus for point in life.points()] == [(), (None,), (0.5,)]
 
 
-def test_measured_usage_includes_only_recorded_replicas(tmp_path: Path) -> None:
+def test_measured_cpu_and_gpu_usage_includes_only_replicas_with_records(tmp_path: Path) -> None:
     """The usage includes restarts. The time before the start of a program counts as idle."""
     own = (ReplicaId(0, 0), ReplicaId(0, 1))
     use = Use("p", "", (), "job", "a", own, 0, 100 * SECOND, "n1", "L4", 2, 8.0, 0, 2)

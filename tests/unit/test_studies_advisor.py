@@ -55,7 +55,7 @@ async def test_advisor_process_returns_the_suggestions_of_the_algorithm(
     assert expected == outlook(spec(Algorithm.DEFAULT), SEEN, ["x"]) and "so far" in expected.reason
 
 
-async def test_failed_computation_only_fails_its_own_call(
+async def test_failed_suggestion_does_not_affect_the_next_suggestion_request(
     advisor: ProcessAdvisor, capfd: pytest.CaptureFixture[str]
 ) -> None:
     nothing = Parameter("x", ParameterType.DISCRETE)
@@ -72,7 +72,7 @@ async def test_concurrent_suggestion_requests_are_answered(advisor: ProcessAdvis
     assert answers == [random.suggest(spec(), SEEN, 1, seed) for seed in range(3)]
 
 
-async def test_closing_the_advisor_ends_running_and_rejects_new_calls(
+async def test_closing_the_advisor_ends_running_requests_and_rejects_new_requests(
     advisor: ProcessAdvisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_process(monkeypatch, "import time; time.sleep(600)")
@@ -109,7 +109,7 @@ async def test_advisor_imports_no_modules_from_the_working_directory(
     assert (await advisor.suggest(spec(), SEEN, 1, 7)).parameters
 
 
-async def test_advisor_process_beyond_its_timeout_is_killed(
+async def test_advisor_process_that_exceeds_the_timeout_is_killed(
     advisor: ProcessAdvisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "_TIMEOUT", 0.2)

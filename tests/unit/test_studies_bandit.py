@@ -84,7 +84,7 @@ def check_share(holds: Callable[[int], bool], *, share: float, seeds: int) -> No
     )
 
 
-def test_bandit_is_far_better_than_random_search() -> None:
+def test_bandit_algorithm_is_far_better_than_random_search() -> None:
     """spec/tuning#measurements: the default algorithm is Bayesian. Its loss must be below a tenth of random
     search. A parameter tree also covers the case without conditions."""
     random = median(best(play(RandomSearch(), TREE, mixed_loss, 30, seed)) for seed in range(9))
@@ -115,7 +115,7 @@ def test_different_seeds_give_different_suggestions() -> None:
 
 
 @pytest.mark.parametrize("known", [0, 12])
-def test_parallel_suggestions_differ_from_each_other(known: int) -> None:
+def test_suggestions_for_parallel_trials_have_a_minimum_distance(known: int) -> None:
     """spec/tuning#trials: eight suggestions for parallel trials have a minimum distance."""
 
     def apart(seed: int) -> bool:
@@ -127,7 +127,7 @@ def test_parallel_suggestions_differ_from_each_other(known: int) -> None:
     check_share(apart, share=0.9, seeds=10)
 
 
-def test_integer_space_suggestions_are_not_repeated() -> None:
+def test_suggestions_in_a_space_of_integer_parameters_are_not_repeated() -> None:
     spec = StudySpec(
         (
             Parameter("n", ParameterType.INTEGER, 1, 3000),
@@ -150,7 +150,7 @@ def test_integer_space_suggestions_are_not_repeated() -> None:
     check_share(holds, share=0.8, seeds=10)
 
 
-def test_bandit_avoids_regions_with_infeasible_trials() -> None:
+def test_bandit_algorithm_avoids_regions_with_infeasible_trials() -> None:
     """spec/tuning#trials: infeasible trials reduce suggestions in their region."""
 
     def half(values: dict[str, Value]) -> float | None:
@@ -164,7 +164,7 @@ def test_bandit_avoids_regions_with_infeasible_trials() -> None:
     check_share(holds, share=0.8, seeds=10)
 
 
-def test_bandit_covers_the_pareto_front_of_several_objectives() -> None:
+def test_bandit_algorithm_covers_the_pareto_front_of_several_objectives() -> None:
     """spec/tuning#objectives: the trials cover the whole Pareto front instead of one corner."""
     spec = StudySpec(
         cube(2, 0.0, 1.0), (Metric("near", Goal.MINIMIZE), Metric("far", Goal.MAXIMIZE))
@@ -198,7 +198,7 @@ def rates(*tried: float) -> list[TrialData]:
     return [finished_trial(n, (("rate", tried[n]),), away[n]) for n in range(len(tried))]
 
 
-def test_study_outlook_uncertainty_grows_with_distance_from_trials() -> None:
+def test_predicted_curve_of_a_study_is_less_certain_far_from_finished_trials() -> None:
     trials = rates(1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
     drawn = outlook(RATE, trials, ("rate",))
     (axis,) = drawn.axes
@@ -215,7 +215,7 @@ def test_study_outlook_uncertainty_grows_with_distance_from_trials() -> None:
         assert high[near] - low[near] < 0.2 * (high[-1] - low[-1])
 
 
-def test_study_outlook_fixes_other_parameters_at_the_best_trial() -> None:
+def test_predicted_curve_of_a_study_fixes_undrawn_parameters_at_the_best_trial() -> None:
     trials = play(RandomSearch(), TREE, mixed_loss, 40)
     (top,) = (trial for trial in trials if best([trial]) == best(trials))
     drawn = outlook(TREE, trials, ("kind", "rate"))
@@ -243,15 +243,15 @@ def test_study_outlook_fixes_other_parameters_at_the_best_trial() -> None:
         ),
     ],
 )
-def test_missing_study_outlook_has_a_reason(
+def test_study_without_a_predicted_curve_returns_the_reason(
     spec: StudySpec, trials: list[TrialData], parameter: str, words: str
 ) -> None:
     assert words in outlook(spec, trials, (parameter,)).reason
 
 
-def test_study_outlook_shows_only_trials_within_its_axes() -> None:
-    """The outlook covers some of a thousand categories. A client's value outside the bounds counts as the
-    bound."""
+def test_predicted_curve_of_a_study_shows_only_trials_within_the_axes() -> None:
+    """The axis shows only 100 of the 1,000 categories. A trial value outside the bounds of a parameter is
+    drawn at the bound."""
     many = Parameter("name", ParameterType.CATEGORICAL, categories=tuple(map(str, range(1000))))
     spec = StudySpec((many, double("x", 0.0, 1.0)), (LOSS,))
     tried = (("0", 9.0), ("1", 0.5), ("nobody", 0.5), ("999", 0.25))
@@ -261,7 +261,7 @@ def test_study_outlook_shows_only_trials_within_its_axes() -> None:
     assert drawn.points == (("0", 1.0, 0), ("999", 0.25, 3))
 
 
-def test_study_outlook_handles_the_largest_floats() -> None:
+def test_predicted_curve_of_a_study_is_finite_for_the_largest_floats() -> None:
     values = (-1e308, 1e308, 0.0, 1.0)
     trials = [finished_trial(n, (("rate", 10.0**-n),), value) for n, value in enumerate(values)]
     assert np.isfinite(np.array(outlook(RATE, trials, ("rate",)).expected)).all()

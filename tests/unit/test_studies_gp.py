@@ -92,7 +92,7 @@ class Hill:
         return by_differences(self, point)
 
 
-def test_search_finds_the_maximum_in_a_mixed_space() -> None:
+def test_acquisition_search_finds_the_maximum_in_a_space_of_mixed_parameter_types() -> None:
     everywhere = TrustRegion(np.empty((0, 5)), 1.0)
     none = np.empty((0, SPACE.width))
     best_point = Search(SPACE, Hill(), everywhere).maximize(none, np.random.default_rng(0))
@@ -100,8 +100,9 @@ def test_search_finds_the_maximum_in_a_mixed_space() -> None:
     assert np.allclose(best_point.codes[0], SPACE.snap(TOP[None, :])[0], atol=1e-3, equal_nan=True)
 
 
-def test_long_study_is_reduced_to_best_newest_and_sampled_trials() -> None:
-    """To limit the cost, the model omits trials, but not the best, the newest, or a whole period."""
+def test_model_of_a_long_study_uses_only_best_newest_and_sampled_trials() -> None:
+    """The model omits trials to limit its cost. It keeps the best and the newest trials, and trials of every
+    period."""
     spec = StudySpec(cube(1), (LOSS,))
     trials = [
         finished_trial(number, (("x0", 0.0),), float((number * 7919) % 20000))

@@ -27,7 +27,7 @@ from trainshed.studies.space import Space, starting_point
 
 
 @given(trees(), st.integers(0, 2**32))
-def test_decoded_points_are_valid_and_encode_to_the_same_point(
+def test_decoded_parameter_points_are_valid_and_encode_to_the_original_point(
     tree: tuple[Parameter, ...], seed: int
 ) -> None:
     """spec/tuning#parameters: every type, scale and condition, and the starting point of a study. Encoding a
@@ -90,7 +90,8 @@ def exhaust_grid(spec: StudySpec, trials: list[TrialData]) -> list[Parameters]:
 
 
 def test_grid_search_skips_existing_trials() -> None:
-    """Manually created and pending trials on the grid are not proposed, and no other point is missed."""
+    """Grid points of manually created and pending trials are not proposed. All other grid points are
+    proposed."""
     everything = exhaust_grid(COUNTABLE, [])
     trials = [finished_trial(1, everything[11], 1.0), finished_trial(3, (("kind", "z"),), 1.0)]
     points = exhaust_grid(COUNTABLE, [*trials, pending(2, everything[3])])
@@ -111,7 +112,7 @@ def test_grid_contains_each_valid_point_once(tree: tuple[Parameter, ...]) -> Non
         assert len(set(points)) == len(points)
 
 
-def test_grid_of_a_double_has_even_steps_on_its_scale() -> None:
+def test_grid_of_a_double_parameter_has_even_steps_on_the_parameter_scale() -> None:
     spec = StudySpec(
         (Parameter("rate", ParameterType.DOUBLE, 1e-10, 1.0, scale=Scale.LOG),), (LOSS,)
     )
@@ -132,6 +133,6 @@ def test_huge_grid_is_generated_lazily() -> None:
     assert point[-1] == ("seed", 0)
 
 
-def test_double_with_equal_bounds_has_one_grid_point() -> None:
+def test_double_parameter_with_equal_bounds_has_exactly_one_grid_point() -> None:
     spec = StudySpec((Parameter("x", ParameterType.DOUBLE, 2.0, 2.0),), (LOSS,))
     assert exhaust_grid(spec, []) == [(("x", 2.0),)]

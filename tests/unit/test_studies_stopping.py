@@ -67,7 +67,7 @@ def verdict(trial: Curve, others: Sequence[Curve], goal: Goal) -> StoppingVerdic
 
 
 @pytest.mark.parametrize("goal", list(Goal))
-def test_hopeless_trial_is_stopped_and_promising_one_continues(goal: Goal) -> None:
+def test_early_stopping_stops_a_hopeless_trial_and_continues_a_promising_trial(goal: Goal) -> None:
     """spec/tuning#early-stopping: median stopping, for both goals."""
     assert verdict(HOPELESS, FINISHED, goal).should_stop
     decision = verdict(PROMISING, FINISHED, goal)
@@ -93,7 +93,7 @@ def test_early_stopping_waits_for_enough_finished_trials(
     assert decision.why.startswith("Too early")
 
 
-def test_trial_is_not_stopped_without_a_rule_or_after_its_end() -> None:
+def test_early_stopping_needs_a_rule_a_running_trial_and_a_single_objective() -> None:
     over = Curve(99, HOPELESS.measurements, True)
     two = StudySpec(
         (), (Metric("m", Goal.MAXIMIZE), Metric("n", Goal.MAXIMIZE)), median_stopping=RULE
@@ -133,7 +133,7 @@ def test_early_stopping_ignores_trials_without_earlier_measurements() -> None:
     assert decision.why.startswith("Too early: 0 finished trials")
 
 
-def test_stopping_verdicts_read_each_curve_once() -> None:
+def test_early_stopping_of_many_trials_reads_each_curve_once() -> None:
     """Reading 500 curves of 1,000 points for each of 100 trials would block the job for a minute."""
     once = [Curve(other.number, iter(other.measurements), True) for other in FINISHED]  # pyright: ignore[reportArgumentType] # on purpose
     verdicts = decide_all(study(), [*once, HOPELESS], (HOPELESS.number, HOPELESS.number))

@@ -43,7 +43,7 @@ def test_finished_trial_rejects_all_changes(state: TrialState) -> None:
             change()
 
 
-def test_every_unfinished_trial_state_can_end() -> None:
+def test_every_unfinished_trial_can_be_completed_or_marked_infeasible() -> None:
     """spec/lifecycle#states: no state blocks the end of a trial."""
     for state in TrialState:
         if state.is_over:
@@ -81,7 +81,7 @@ def test_trial_parameters_are_ordered_and_typed_like_the_tree() -> None:
     assert [type(value) for _, value in values] == [float, str, int, float]
 
 
-def test_trial_requires_only_active_parameters() -> None:
+def test_trial_without_values_for_inactive_parameters_is_accepted() -> None:
     assert read(params(rate=0.5, model="linear")) == (("rate", 0.5), ("model", "linear"))
 
 
@@ -164,6 +164,6 @@ def test_measurement_without_metrics_is_rejected() -> None:
         sent.faults.refuse()
 
 
-def test_invalid_parameter_causes_no_errors_for_its_children() -> None:
+def test_invalid_parameter_causes_no_errors_for_dependent_parameters() -> None:
     faults = violations(params(rate=0.5, model="shallow", layers=9.0, width=1.0))
     assert list(faults) == ["trial.parameters[1].value"]

@@ -91,7 +91,7 @@ def event_file(directory: Path) -> Path:
 
 
 @given(cuts=st.lists(st.integers(0, 400), max_size=6).map(sorted))
-def test_file_may_end_at_any_byte_while_it_is_written(
+def test_event_file_is_read_correctly_if_it_ends_at_any_byte_during_a_write(
     cuts: list[int], complete_file: bytes
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
@@ -112,10 +112,11 @@ def complete_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return event_file(place).read_bytes()
 
 
-def test_replaced_file_and_its_successors_are_read_again(
+def test_replaced_event_file_and_all_later_files_are_read_again(
     tmp_path: Path, reader: StoredReader, clock: TickingClock
 ) -> None:
-    """Later values must also come later."""
+    """The newest value of a step wins, so values of later files must be read after the values of the replaced
+    file."""
     first = EventWriter(tmp_path, clock)
     first.scalar("acc", 1, 1)
     path = event_file(tmp_path)
@@ -134,7 +135,7 @@ def test_replaced_file_and_its_successors_are_read_again(
     assert reader.read() == [("acc", 1, 3), ("acc", 2, 3), ("acc", 1, 2)]
 
 
-def test_shortened_file_is_read_from_the_start(
+def test_shortened_event_file_is_read_from_the_start(
     tmp_path: Path, reader: StoredReader, clock: TickingClock
 ) -> None:
     writer = EventWriter(tmp_path, clock)
@@ -146,7 +147,7 @@ def test_shortened_file_is_read_from_the_start(
     assert reader.read() == [("acc", 1, 1)]
 
 
-def test_files_of_earlier_programs_are_not_read(
+def test_event_files_of_earlier_programs_are_not_read(
     tmp_path: Path, directory: CountingDirectory, reader: StoredReader
 ) -> None:
     old = EventWriter(tmp_path / "old", TickingClock(10.0))
@@ -159,7 +160,7 @@ def test_files_of_earlier_programs_are_not_read(
     assert directory.opened == 1, "nobody has written to the first since then"
 
 
-def test_undecodable_names_and_files_above_the_limit_are_skipped(
+def test_event_files_with_undecodable_names_or_above_the_file_limit_are_skipped(
     tmp_path: Path, reader: StoredReader, clock: TickingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for run in ("b", "c", "d"):
@@ -171,7 +172,7 @@ def test_undecodable_names_and_files_above_the_limit_are_skipped(
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_scalars_of_real_libraries_are_read(
+def test_scalars_in_event_files_of_common_libraries_are_read(
     tmp_path: Path, reader: StoredReader, name: str
 ) -> None:
     """Histograms, texts and graphs in the same files are skipped."""
@@ -183,7 +184,7 @@ def test_scalars_of_real_libraries_are_read(
     assert not {":weights", ":said", ":vector"} & curves.keys()
 
 
-def test_reading_stops_at_damage_and_continues_after_a_repair(
+def test_reading_stops_at_a_damaged_record_and_continues_after_its_repair(
     tmp_path: Path, reader: StoredReader, clock: TickingClock
 ) -> None:
     writer = EventWriter(tmp_path, clock)
@@ -198,7 +199,7 @@ def test_reading_stops_at_damage_and_continues_after_a_repair(
     assert reader.read() == [("acc", 2, 2)]
 
 
-def test_oversized_records_are_skipped(
+def test_oversized_event_records_are_skipped(
     tmp_path: Path, reader: StoredReader, clock: TickingClock
 ) -> None:
     EventWriter(tmp_path, clock).scalar("acc", 1, 1)
@@ -209,7 +210,9 @@ def test_oversized_records_are_skipped(
     assert reader.read() == [("acc", 1, 1), ("acc", 2, 2)]
 
 
-def test_links_and_special_files_are_not_read(tmp_path: Path, clock: TickingClock) -> None:
+def test_links_and_special_files_are_not_read_as_event_files(
+    tmp_path: Path, clock: TickingClock
+) -> None:
     """A program can create anything there: links out of the directory (path traversal), pipes, hard links."""
     EventWriter(tmp_path / "secret", clock).scalar("acc", 0.25, 1)
     secret, place = event_file(tmp_path / "secret"), tmp_path / "jobs" / "3"
@@ -233,7 +236,7 @@ def test_event_files_below_the_depth_limit_are_not_read(
     assert [point[0] for point in reader.points] == ["/".join("d" * 20)]
 
 
-def test_unreadable_file_does_not_hide_other_files(
+def test_unreadable_event_file_does_not_hide_values_of_readable_files(
     tmp_path: Path, reader: StoredReader, clock: TickingClock
 ) -> None:
     for run in ("a", "b"):
@@ -259,5 +262,5 @@ class VanishingFiles:
         return io.BytesIO(b"no records at all, and long enough")
 
 
-def test_deleted_files_and_other_file_types_are_skipped() -> None:
+def test_deleted_event_files_and_files_of_unsupported_types_are_skipped() -> None:
     assert StoredReader(VanishingFiles()).read() == []

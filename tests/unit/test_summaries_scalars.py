@@ -23,10 +23,10 @@ def golden(name: str) -> bytes:
     return (GOLDEN / f"{name}.tfevents").read_bytes()
 
 
-def test_test_programs_write_the_same_bytes_as_tensorflow(
+def test_event_writer_of_the_test_programs_writes_the_bytes_of_tensorflow(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """So tests without TensorFlow have the same results as with it."""
+    """Tests that use this writer are therefore valid for TensorFlow."""
     data = golden("tensorflow-1.15-plain")
     times = iter([0.0, *(struct.unpack_from("<d", record, 1)[0] for record, _ in records(data))])
     place = tmp_path_factory.mktemp("events")
@@ -45,7 +45,7 @@ def complete_records(most: int) -> bytes:
 
 
 @given(st.integers(0, 220), st.integers(1, 255))
-def test_damaged_records_are_rejected(at: int, flipped: int) -> None:
+def test_damaged_event_records_are_rejected(at: int, flipped: int) -> None:
     data = bytearray(complete_records(10))
     data[at] ^= flipped
     intact: list[bytes] = []
@@ -59,7 +59,7 @@ def test_damaged_records_are_rejected(at: int, flipped: int) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_are_read_or_rejected(data: bytes) -> None:
+def test_arbitrary_bytes_in_an_event_file_are_read_or_rejected_without_a_crash(data: bytes) -> None:
     try:
         for record, end in read_records(io.BytesIO(data), 0, longest=1 << 20):
             assert len(record) < end <= len(data)
@@ -109,7 +109,7 @@ def read(data: bytes) -> Mapping[str, float]:
     ],
     ids=["list", "bytes", "zero", "text", "torn", "vector", "two", "no half"],
 )
-def test_scalar_tensors_of_all_types_are_read(
+def test_scalar_tensors_of_all_data_types_are_read_from_event_files(
     dtype: int, values: bytes, expected: float | None
 ) -> None:
     values_read = read(event(b"tag", tensor(dtype, values)))

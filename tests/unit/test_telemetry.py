@@ -67,7 +67,7 @@ def log_replica_event() -> None:
     job.warning("autopsy not saved: %s", 'No "space"\x1b[2J\nleft')
 
 
-def test_text_line_contains_keys_and_starts_with_the_job() -> None:
+def test_text_line_of_the_service_log_contains_job_attempt_and_replica_as_keys() -> None:
     def printable(text: str) -> str:
         return text.replace("\x1b", "?")
 
@@ -80,7 +80,7 @@ def test_text_line_contains_keys_and_starts_with_the_job() -> None:
     )
 
 
-def test_traceback_follows_text_lines_and_is_a_json_field() -> None:
+def test_traceback_follows_the_line_in_a_text_log_and_is_a_field_in_a_json_log() -> None:
     def fail() -> None:
         try:
             raise ValueError("why")
@@ -99,7 +99,7 @@ def test_traceback_follows_text_lines_and_is_a_json_field() -> None:
     ("level", "own", "others"),
     [("debug", "debug", "warning"), ("warning", "warning", "warning"), ("error", "error", "error")],
 )
-def test_log_level_applies_only_to_own_distributions(
+def test_log_level_setting_applies_only_to_loggers_of_this_project(
     level: Any, own: str, others: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logging.getLogger().handlers.clear()
@@ -139,7 +139,7 @@ def request_app(
     return dict(started[0]["headers"]), seen[0]
 
 
-def test_request_id_is_the_clients_id_or_a_new_id() -> None:
+def test_response_contains_the_request_id_of_the_client_or_a_new_request_id() -> None:
     headers, seen = request_app("/v1", b"mine.12-3_4")
     assert headers == {b"a": b"b", b"x-request-id": b"mine.12-3_4"} and seen == "mine.12-3_4"
     for bad in (None, b"", b"a b", b"x" * 65, b"a\nb", "é".encode()):
@@ -150,7 +150,7 @@ def test_request_id_is_the_clients_id_or_a_new_id() -> None:
     assert request_id.get() is None
 
 
-def test_each_request_is_logged_without_the_key_in_its_url(
+def test_each_http_request_is_logged_without_the_access_key_in_the_url(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, "trainshed.requests"):

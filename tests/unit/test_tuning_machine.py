@@ -41,7 +41,7 @@ def ends(subject: SimulatedTuning, *values: float | None) -> SimulatedTuning:
 # --- states ---
 
 
-def test_tuning_job_state_follows_its_furthest_trial() -> None:
+def test_state_of_a_tuning_job_is_the_furthest_state_of_any_trial() -> None:
     """spec/lifecycle: the job is PREPARING when a trial has capacity, and RUNNING when a trial runs. Its
     start time is that of the trial."""
     subject = play()
@@ -107,7 +107,7 @@ def test_tuning_job_without_any_trial_result_fails() -> None:
 # --- too many failures ---
 
 
-def test_failed_first_trial_ends_the_tuning_job_with_a_reason() -> None:
+def test_tuning_job_fails_with_a_reason_if_the_first_finished_trial_fails() -> None:
     """facts/tuning#failing-trials, spec/tuning#failed-trials: maxFailedTrialCount is unset."""
     subject = ends(play(), None)
     assert subject.job.outcome is not None
@@ -124,15 +124,15 @@ def test_failed_first_trial_ends_the_tuning_job_with_a_reason() -> None:
     assert not subject.wrong()
 
 
-def test_trial_that_ends_first_counts_as_the_first_trial() -> None:
-    """facts/tuning#failing-trials: the trial that ends first decides, regardless of its number."""
+def test_trial_that_finishes_first_counts_as_first_regardless_of_the_trial_number() -> None:
+    """facts/tuning#failing-trials: the job ends if the first trial that finishes has failed."""
     subject = play().becomes(3, S.FAILED, "no").run_step()
     assert subject.job.outcome is not None
     other = play().succeeds(2, 0.5).run_step().becomes(1, S.FAILED, "no").run_step()
     assert other.job.outcome is None
 
 
-def test_reached_limit_of_failed_trials_ends_the_tuning_job() -> None:
+def test_tuning_job_fails_when_the_limit_of_failed_trials_is_reached() -> None:
     """facts/tuning#failing-trials, maxFailedTrialCount."""
     subject = ends(play(trials=9, failed=3), None, None)
     assert subject.job.outcome is None
@@ -142,7 +142,7 @@ def test_reached_limit_of_failed_trials_ends_the_tuning_job() -> None:
     assert error is not None and error.message.startswith("3 trials failed (0 succeeded)")
 
 
-def test_twice_as_many_failures_as_results_end_the_tuning_job() -> None:
+def test_tuning_job_fails_with_more_than_twice_as_many_failures_as_results() -> None:
     """facts/tuning#failing-trials has no figures. docs/tuning.md: at least three failures, and more than
     twice the results."""
     subject = ends(play(trials=20, parallel=1), 0.5, None, None)
@@ -157,7 +157,7 @@ def test_twice_as_many_failures_as_results_end_the_tuning_job() -> None:
 # --- early stopping ---
 
 
-def test_early_stopped_trial_keeps_its_measurements() -> None:
+def test_early_stopped_trial_succeeds_with_the_last_measurement_as_final() -> None:
     """spec/tuning#early-stopping: the last measurement of the stopped trial is its final one."""
     subject = play().becomes(2, S.RUNNING).reports(2, 0.3, 0.4).run_step(stop=(2,))
     assert (subject.trials[2].state, subject.trials[2].stopped_early) == (TrialState.STOPPING, True)

@@ -26,7 +26,7 @@ def test_trial_parameters_are_appended_to_program_arguments() -> None:
     assert trial.pool(2) == spec.pool(2)
 
 
-def test_ml_trial_has_its_own_job_directory_and_no_maximum_wait() -> None:
+def test_trial_of_an_ml_job_has_a_separate_job_directory_and_no_maximum_wait() -> None:
     """facts/program#arguments: the trial number is appended only to jobDir. facts/lifecycle#scheduling: the
     maximum wait applies to the whole job."""
     spec = ml(
@@ -42,7 +42,7 @@ def test_ml_trial_has_its_own_job_directory_and_no_maximum_wait() -> None:
     assert trial_spec(ml(), 2, ()).job_dir is None
 
 
-def test_vertex_trial_keeps_its_maximum_wait() -> None:
+def test_trial_of_a_vertex_tuning_job_has_the_maximum_wait_of_the_request() -> None:
     """facts/lifecycle#scheduling: maxWaitDuration applies to each custom job separately."""
     scheduling = {"strategy": "FLEX_START", "maxWaitDuration": "60s"}
     request = custom_job(package(), scheduling=scheduling)
@@ -75,7 +75,9 @@ def test_argparse_parses_trial_parameters(values: dict[str, float | int]) -> Non
 
 
 @given(st.integers(1, 10**6), st.dictionaries(NAMES, VALUES, max_size=3))
-def test_trial_job_keeps_all_other_fields(number: int, values: dict[str, Value]) -> None:
+def test_trial_job_keeps_fields_and_machines_of_the_trial_specification(
+    number: int, values: dict[str, Value]
+) -> None:
     """spec/tuning#trials: each trial is a custom job with the same specification."""
     output = {"outputUriPrefix": "gs://bucket/a"}
     pools = (package(), package(replicaCount="2"))

@@ -16,17 +16,17 @@ from trainshed.core.tuning.records import TuningJob
 S = JobState
 
 
-def test_tuning_record_is_consistent_for_all_event_sequences() -> None:
-    """Exhaustive for two parallel trials and for three sequential ones. Trial jobs can reach any state,
-    report measurements, or be deleted. Cancels and early stops can arrive at any time."""
+def test_tuning_job_and_trials_stay_consistent_for_all_event_sequences() -> None:
+    """The walk covers all sequences for two parallel trials and for three sequential trials. Trial jobs can
+    reach any state, report measurements, or be deleted. Cancels and early stops can arrive at any time."""
     for trials, parallel, failed in ((2, 2, 0), (3, 1, 2)):
         assert _walk(tuning(trials=trials, parallel=parallel, failed=failed)) > 800
 
 
 @pytest.mark.parametrize("block", range(4))
 def test_tuning_job_ends_after_random_events(block: int) -> None:
-    """Random, with more trials than an exhaustive walk allows. After the random events, the job must end
-    without further interference."""
+    """The job has more trials than the exhaustive walk allows. After the random events, running trials
+    succeed and the job must end."""
     for seed in range(block * 100, block * 100 + 100):
         dice = random.Random(seed)
         subject = _random(dice)

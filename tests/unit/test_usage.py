@@ -30,7 +30,7 @@ def time_of(year: int, month: int, day: int = 1, hour: int = 0) -> int:
 # --- usage of a job ---
 
 
-def test_usage_counts_from_first_program_start_to_attempt_end() -> None:
+def test_usage_of_an_attempt_counts_from_first_program_start_to_attempt_end() -> None:
     """An attempt occupies capacity while its runtimes are built, but that time is not usage."""
     life = Life(replace(job(1), creator=Actor(ANA), labels=(("team", "vision"),)))
     life.see(JobAdmitted(((PRIMARY, "a"),)))
@@ -56,7 +56,7 @@ def test_usage_counts_from_first_program_start_to_attempt_end() -> None:
     assert released_use(life.job, life.job, {}) == ()
 
 
-def test_attempt_that_ends_before_its_program_starts_has_no_usage() -> None:
+def test_attempt_that_ends_before_the_program_starts_has_no_usage() -> None:
     for events in ((), (RuntimePrepared(1),)):
         life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)), *events)
         before = life.job
@@ -64,7 +64,7 @@ def test_attempt_that_ends_before_its_program_starts_has_no_usage() -> None:
         assert life.job.state.is_final and released_use(before, life.job, {}) == ()
 
 
-def test_each_attempt_of_a_retried_job_has_its_own_usage() -> None:
+def test_usage_of_a_retried_job_is_recorded_separately_for_each_attempt() -> None:
     """spec/failures#lost-replicas: a restarted replica belongs to the same attempt."""
     life = Life(job(1, 1)).up()
     began = life.job.began
@@ -89,7 +89,7 @@ def test_each_attempt_of_a_retried_job_has_its_own_usage() -> None:
     assert life.job.began > running.began and life.job.attempt == 2
 
 
-def test_usage_on_a_node_is_limited_by_its_capacity() -> None:
+def test_usage_on_a_node_is_limited_by_the_capacity_of_the_node() -> None:
     """spec/queue#capacity: in relaxed mode, a machine type may be larger than the node."""
     life = Life(job(3)).up()
     on_one = [replace(replica, node="a") for replica in life.job.replicas]
@@ -130,7 +130,7 @@ def test_usage_of_a_worker_pool_is_split_by_node() -> None:
 # --- limits of a user ---
 
 
-def test_job_limit_of_a_user_does_not_affect_other_users() -> None:
+def test_used_up_job_limit_of_a_user_does_not_affect_other_users() -> None:
     key = QuotaKey("p", GLOBAL, JOBS, ANA)
     cluster = SimulatedCluster([node("a", 8)], quotas={key: 1})
     cluster.run(gang(1, person=ANA), "a")
@@ -142,7 +142,7 @@ def test_job_limit_of_a_user_does_not_affect_other_users() -> None:
     assert waiting.hint and waiting.hint.endswith(f"quotas set jobs 2 --project p --user {ANA}")
 
 
-def test_default_user_limit_applies_to_users_without_their_own() -> None:
+def test_default_user_limit_applies_only_to_users_without_a_personal_limit() -> None:
     metric = QuotaKey("p", "us-central1", "cpus_n1_e2", EACH)
     quota = (("cpus_n1_e2", 1.0),)
     cluster = SimulatedCluster([node("a", 8)], quotas={metric: 1, replace(metric, person=BO): 2})
@@ -261,7 +261,7 @@ def test_budget_of_a_user_can_limit_costs_and_affects_only_that_user() -> None:
 
 
 @pytest.mark.parametrize("person", ["", EACH])
-def test_zero_budget_blocks_all_jobs_until_it_is_raised(person: str) -> None:
+def test_zero_budget_blocks_all_jobs_until_the_budget_is_raised(person: str) -> None:
     month = Month(GPU_HOURS, 0, person)
     month.wait(1)
     assert month.admitted_jobs(time_of(2026, 11, 3)) == []

@@ -30,7 +30,7 @@ def warm_start_of(argv: tuple[str, ...] = MODULE, **facts: object) -> WarmStart:
     return of_program(argv, runtime="/runtime", **(values | facts))  # pyright: ignore[reportArgumentType] - by name
 
 
-def test_python_module_with_frameworks_starts_warm() -> None:
+def test_python_program_that_imports_frameworks_starts_in_a_preloaded_interpreter() -> None:
     assert warm_start_of() == WarmStart("/runtime", ("numpy", "torch"))
     for argv in (("python", "-m", "x"), ("python3", "train.py", "--lr", "1")):
         assert warm_start_of(argv) == WarmStart("/runtime", ("numpy", "torch"))
@@ -52,12 +52,14 @@ NO_MODULE = "not python3 -m MODULE, python3 -c TEXT or python3 FILE"
         (warm_start_of(()), NO_MODULE),
     ],
 )
-def test_other_programs_start_cold_with_a_reason(warm: WarmStart, why: str) -> None:
+def test_program_that_cannot_use_a_preloader_starts_cold_with_a_reason(
+    warm: WarmStart, why: str
+) -> None:
     assert (warm.runtime, warm.modules) == (None, ())
     assert warm.cold_because and why in warm.cold_because
 
 
-def test_changed_import_variables_cause_a_cold_start() -> None:
+def test_variables_that_affect_python_imports_prevent_a_warm_start() -> None:
     same = {**ENVIRONMENT, "HOME": "/slot", "PYTHONUSERBASE": "/slot/user", "TF_CONFIG": "{}"}
     assert differing(same) == ()
     # torch.load reads this variable at each call.
@@ -106,7 +108,7 @@ def submit_job(label: str, trial: str | None = None, **environ: str) -> Job:
         ("perhaps", "trials", "1", True),
     ],
 )
-def test_package_trials_start_warm_and_other_jobs_by_label(
+def test_package_trials_start_warm_and_all_other_jobs_only_on_request(
     label: str, setting: WarmStarts, trial: str | None, is_warm: bool
 ) -> None:
     plan = launch_plan(submit_job(label, trial), RUNTIME, LaunchDefaults(warm_starts=setting))
@@ -115,7 +117,8 @@ def test_package_trials_start_warm_and_other_jobs_by_label(
 
 @pytest.mark.parametrize("answer", [b"ready 0\n", b"ready 1\n", b"ready me\n"])
 def test_invalid_process_id_from_a_preloader_causes_a_cold_start(answer: bytes) -> None:
-    """Packages of the job run in the fork before it sends its process ID, and could send another one."""
+    """Packages of the job run in the forked process before it sends its process ID, and could send a
+    different ID."""
     template = str(Path(sys.executable).parent.parent)
     main = SimpleNamespace(argv=[sys.executable], environ={}, directory="/", output=1, errors=2)
     main.groups = SimpleNamespace(entry_handles=())
@@ -128,7 +131,7 @@ def test_invalid_process_id_from_a_preloader_causes_a_cold_start(answer: bytes) 
             become(ours, cast(Any, main), cast(Any, plan), owner=None, connects=None, shim=theirs)
 
 
-def test_describe_shows_how_replicas_started() -> None:
+def test_describe_command_shows_whether_replicas_started_warm_or_cold() -> None:
     def replica_record(index: int, began: str) -> records.Replica:
         task = f"workerpool0-{index}"
         return records.Replica(id=task, task=task, state="RUNNING", node="node", began=began)

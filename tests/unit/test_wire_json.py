@@ -114,7 +114,7 @@ def test_field_masks_are_accepted_in_both_spellings() -> None:
         assert wire.to_public(request) == {"updateMask": "jobId,trainingInput.scaleTier"}
 
 
-def test_any_is_packed_with_the_private_pool() -> None:
+def test_protobuf_any_messages_are_packed_with_the_private_descriptor_pool() -> None:
     """spec/invariants#private-pool."""
     operation = {
         "name": "projects/p/locations/l/operations/1",
@@ -140,7 +140,7 @@ def test_rendered_json_has_sorted_keys_and_enum_names_or_numbers() -> None:
     assert wire.to_public(job, enums_as_ints=True)["state"] == 3
 
 
-def test_output_only_fields_are_recognized_after_the_first_import() -> None:
+def test_output_only_fields_of_the_first_parsed_message_are_dropped() -> None:
     """Protobuf parses a field's options once, with the extensions that are imported at that time."""
     script = (
         "from trainshed.wire import json\n"
@@ -193,7 +193,7 @@ JOBS: Strategy = st.fixed_dictionaries(
 
 @settings(max_examples=60)
 @given(JOBS)
-def test_public_dictionaries_round_trip_like_protobuf(job: dict[str, Any]) -> None:
+def test_public_json_is_converted_to_messages_and_back_as_by_protobuf(job: dict[str, Any]) -> None:
     message = wire.from_public(AI + "CustomJob", job)
     assert wire.to_public(message) == job
     assert (

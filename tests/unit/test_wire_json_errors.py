@@ -79,7 +79,9 @@ def violation_of(body: Any) -> tuple[str, str]:
         ),
     ],
 )  # fmt: skip
-def test_invalid_value_has_the_public_error(body: Any, field: str, text: str) -> None:
+def test_invalid_value_is_rejected_with_the_public_error_text(
+    body: Any, field: str, text: str
+) -> None:
     """spec/submit#refusals, with the templates of facts/limits#error-texts."""
     assert violation_of(body) == (field, f"Invalid value at '{field}' {text}")
 
@@ -106,13 +108,15 @@ def test_invalid_value_has_the_public_error(body: Any, field: str, text: str) ->
         ({"jobId": "a", "job_id": "b"}, "job_id", "job", "Proto field is given twice, under two spellings."),
     ],
 )  # fmt: skip
-def test_unknown_name_has_the_public_error(body: Any, field: str, place: str, text: str) -> None:
+def test_unknown_field_name_is_rejected_with_the_public_error_text(
+    body: Any, field: str, place: str, text: str
+) -> None:
     """facts/limits#error-texts."""
     words = f"Invalid JSON payload received. Unknown name \"{field}\" at '{place}': {text}"
     assert violation_of(body) == (f"{place}.{field}", words)
 
 
-def test_two_members_of_a_oneof_are_rejected() -> None:
+def test_message_with_two_fields_of_a_oneof_is_rejected() -> None:
     with pytest.raises(WireError) as caught:
         parse(
             AI + "CustomJobSpec",
@@ -155,7 +159,7 @@ def test_malformed_json_is_rejected(text: bytes, fault: str) -> None:
 
 
 def test_deeply_nested_value_is_rejected() -> None:
-    """gRPC clients could not read a list that contains it."""
+    """If the service stored the value, gRPC clients could not parse a list that contains it."""
     deep: Any = 1
     for _ in range(34):
         deep = {"a": deep}
@@ -170,7 +174,7 @@ def test_deeply_nested_value_is_rejected() -> None:
         parse(AI + "CustomJob", {"labels": reduce(lambda inner, _: [inner], range(20_000), deep)})
 
 
-def test_number_above_double_range_is_rejected() -> None:
+def test_json_number_above_the_range_of_a_double_is_rejected() -> None:
     with pytest.raises(WireError, match=r"google\.protobuf\.Value"):
         parse(AI + "TrainingPipeline", {"trainingTaskInputs": {"n": 10**400}, "x": 1})
 
@@ -179,6 +183,6 @@ def test_number_above_double_range_is_rejected() -> None:
     "value",
     [{"a": 1}, {"@type": "nope"}, {"@type": "type.googleapis.com/no.Such"}, {"@type": 5}, "x"],
 )
-def test_invalid_any_is_rejected(value: Any) -> None:
+def test_invalid_protobuf_any_message_is_rejected(value: Any) -> None:
     with pytest.raises(WireError, match=r"google\.protobuf\.Any"):
         wire.from_public("google.longrunning.Operation", {"metadata": value})

@@ -19,7 +19,7 @@ JOB = "google.cloud.aiplatform.v1.CustomJob"
     ],
     ids=["lists", "numbers-behind-a-text", "texts"],
 )
-def test_request_with_too_many_values_is_rejected_unread(text: bytes) -> None:
+def test_request_with_too_many_values_is_rejected_before_it_is_parsed(text: bytes) -> None:
     with pytest.raises(WireError, match="more than 50000 values"):
         json.check_count(text)
 
@@ -35,7 +35,7 @@ def test_request_with_too_many_values_is_rejected_unread(text: bytes) -> None:
     ],
     ids=["within-a-text", "escaped", "unfinished", "unfinished-escape", "fewer"],
 )
-def test_punctuation_in_a_string_is_not_counted(text: bytes) -> None:
+def test_punctuation_in_a_json_string_is_not_counted_as_values(text: bytes) -> None:
     json.check_count(text)
 
 
@@ -46,7 +46,7 @@ def test_list_and_map_length_is_limited() -> None:
     assert [violation.field for violation in refused.value.violations] == ["labels"]
 
 
-def test_binary_message_has_the_same_limits_as_json() -> None:
+def test_binary_message_has_the_size_limits_of_a_json_request() -> None:
     many = pool.message_class(JOB)(labels={f"l{n}": "x" for n in range(json.MAX_ENTRIES + 1)})
     with pytest.raises(WireError, match="'labels', 10001 entries"):
         json.check_received(many)
@@ -59,14 +59,14 @@ def test_binary_message_has_the_same_limits_as_json() -> None:
         json.check_received(deep)
 
 
-def test_binary_times_without_a_json_form_are_rejected() -> None:
+def test_binary_message_with_a_time_that_json_cannot_express_is_rejected() -> None:
     late: Any = pool.message_class("google.logging.v2.LogEntry")()
     late.timestamp.seconds = 10**15
     with pytest.raises(WireError, match=r"'timestamp'.*out of range"):
         json.check_received(late)
 
 
-def test_binary_numbers_without_a_json_form_are_rejected() -> None:
+def test_binary_message_with_a_number_that_json_cannot_express_is_rejected() -> None:
     """REST clients cannot send such numbers. A Struct over gRPC can contain them."""
     message: Any = pool.message_class("google.cloud.aiplatform.v1.Context")()
     wrong = {"loss": float("nan"), "list": [[1, float("inf")]]}

@@ -14,7 +14,7 @@ from trainshed.wire import pool
 CUSTOM_JOB = "google.cloud.aiplatform.v1.CustomJob"
 
 
-def test_default_descriptor_pool_is_not_used() -> None:
+def test_public_message_types_are_not_registered_in_the_default_protobuf_pool() -> None:
     """spec/invariants#private-pool: the SDK registers the same files in the default pool."""
     script = (
         "from google.protobuf import descriptor_pool\n"

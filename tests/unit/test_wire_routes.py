@@ -26,7 +26,7 @@ PLACE = "/v1/projects/p/locations/l"
         ("GET", "/v2/entries:list"),
     ],
 )
-def test_unserved_paths_match_no_route(verb: str, path: str) -> None:
+def test_request_paths_that_are_not_served_match_no_route(verb: str, path: str) -> None:
     assert routes.match(verb, path) is None
 
 
@@ -35,7 +35,7 @@ def test_vertex_has_priority_for_shared_paths() -> None:
     assert match is not None and match[0].api == "aiplatform_v1"
 
 
-def test_every_route_matches_its_own_template() -> None:
+def test_path_built_from_a_route_template_matches_that_route() -> None:
     firsts: dict[object, Route] = {}
     for route in (route for api in pool.APIS for route in routes.routes(api)):
         firsts.setdefault((route.verb, route.template.segments, route.template.custom), route)
