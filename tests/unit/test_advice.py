@@ -161,11 +161,11 @@ def test_write_error_in_a_prebuilt_image_lists_writable_directories(tail: str, p
         f"ERROR: (gcloud.storage.ls) gs://{BUCKET} not found: 404.",
     ],
 )
-def test_missing_public_bucket_error_states_that_the_bucket_is_not_local(tail: str) -> None:
+def test_advice_for_a_missing_public_bucket_states_that_the_bucket_is_not_local(tail: str) -> None:
     assert f"The bucket {BUCKET} or the object" in advice_for(tail)
 
 
-def test_missing_directory_below_gcs_has_makedirs_advice() -> None:
+def test_advice_for_a_missing_directory_below_gcs_suggests_makedirs() -> None:
     text = advice_for(
         "FileNotFoundError: [Errno 2] No such file or directory: '/gcs/b/run/model/m.pt'\n"
     )
@@ -192,7 +192,7 @@ ENOENT = "[Errno 2] No such file or directory"
         (f"python3: can't open file '/files/gs://b/t.py': {ENOENT}", "b/t.py"),
     ],
 )
-def test_gs_uri_opened_as_a_file_has_gcs_path_advice(tail: str, path: str) -> None:
+def test_advice_for_a_gs_uri_opened_as_a_file_shows_the_gcs_path(tail: str, path: str) -> None:
     assert f"/gcs/{path}" in advice_for(tail)
 
 
@@ -244,7 +244,7 @@ def test_missing_system_library_has_installation_advice() -> None:
         "Error: This command has to be run with superuser privileges (under the root user).",
     ],
 )
-def test_apt_get_failure_advises_a_custom_image(tail: str) -> None:
+def test_advice_for_a_failed_apt_get_suggests_a_custom_image(tail: str) -> None:
     assert "RUN apt-get" in advice_for(tail)
     assert not advice_for(tail, OWN_IMAGE)
 
@@ -258,7 +258,7 @@ def test_apt_get_failure_advises_a_custom_image(tail: str) -> None:
         "run.sh: line 2: lib/prepare.sh: No such file or directory",
     ],
 )
-def test_missing_script_advises_to_upload_the_directory(tail: str) -> None:
+def test_advice_for_a_missing_script_suggests_to_upload_its_directory(tail: str) -> None:
     assert "trainshed run DIRECTORY" in advice_for(tail, RUN)
     assert not advice_for(tail, PACKAGE)
 

@@ -157,7 +157,7 @@ def sample() -> Job:
         ('state="JOB_STATE_RUNNING" AND display_name:"your*"', False),
     ],
 )
-def test_vertex_job_filter_selects_jobs(text: str, passes: bool) -> None:
+def test_vertex_job_filter_selects_the_matching_jobs(text: str, passes: bool) -> None:
     assert compile_job_filter(text, STATES).passes(sample()) is passes
 
 
@@ -172,7 +172,7 @@ def test_vertex_job_filter_selects_jobs(text: str, passes: bool) -> None:
         ('createTime>"2020-01-01T00:00:00Z"', False),
     ],
 )
-def test_ml_job_filter_selects_jobs(text: str, passes: bool) -> None:
+def test_ml_job_filter_selects_the_matching_jobs(text: str, passes: bool) -> None:
     failed = replace(
         job(api=Api.ML), name=JobName(Api.ML, "p", "", "census_7"), state=JobState.FAILED
     )

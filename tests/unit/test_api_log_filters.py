@@ -59,7 +59,7 @@ def test_log_filter_of_a_resumed_client_starts_after_the_last_entry_it_received(
         ("NOT severity=WARNING", False),
     ],
 )
-def test_log_filter_selects_entries(text: str, passes: bool) -> None:
+def test_log_filter_selects_the_matching_entries(text: str, passes: bool) -> None:
     assert compile_log_filter(text).passes(ENTRY) is passes
 
 

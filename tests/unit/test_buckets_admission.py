@@ -48,7 +48,7 @@ def bucket_with_binding(role: str, *members: str, **more: Any) -> BucketAccess:
 EVERYTHING = sorted({permission for held in GRANTS.values() for permission in held})
 
 
-def test_owner_has_all_permissions_and_anonymous_caller_none() -> None:
+def test_owner_has_all_bucket_permissions_and_anonymous_caller_has_none() -> None:
     for access, permission in itertools.product((OWN, SHARED, OTHER), EVERYTHING):
         assert is_allowed(PERSON, permission, access)
         assert not is_allowed(UNKNOWN, permission, access)

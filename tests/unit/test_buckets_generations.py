@@ -78,7 +78,7 @@ def test_noncurrent_generations_remain_readable(store: ObjectStore) -> None:
         store.delete(ObjectRef(BUCKET, "a/b"))
 
 
-def test_deletion_with_a_generation_is_permanent(store: ObjectStore) -> None:
+def test_deletion_of_a_specified_generation_is_permanent(store: ObjectStore) -> None:
     first, second, third = (put(store, "x", content) for content in (b"1", b"2", b"3"))
     store.delete(ObjectRef(BUCKET, "x", second))
     store.delete(ObjectRef(BUCKET, "x", third))
@@ -287,7 +287,9 @@ def live_generation(store: ObjectStore) -> int | None:
         ("foo**/bar", ["foo/bar"]),
     ],
 )
-def test_double_star_glob_matches_any_directories(pattern: str, names: list[str]) -> None:
+def test_double_star_in_a_glob_matches_any_number_of_directories(
+    pattern: str, names: list[str]
+) -> None:
     glob = listing.compile_glob(pattern)
     every = ["foo/bar", "foo/baz", "foo/foobar", "foobar", "x/y/foobar", "xfoobar"]
     assert [name for name in every if glob.is_all_of(name)] == names

@@ -61,7 +61,7 @@ def test_request_with_a_byte_range_returns_only_the_requested_bytes(
         assert answer.headers["content-length"] == str(len(content))
 
 
-def test_range_with_an_outdated_if_range_returns_all_content(ask: Ask) -> None:
+def test_range_request_with_an_outdated_if_range_header_returns_all_content(ask: Ask) -> None:
     """Otherwise a continued download would contain parts of two generations."""
     put_object(ask, "x", b"0123")
     tag = ask("GET", ITEM + "x?alt=media").headers["etag"]
@@ -173,7 +173,7 @@ def test_unsupported_storage_requests_are_rejected_with_an_error_message(
     ],
     ids=lambda value: str(value)[-40:],
 )
-def test_property_with_a_wrong_type_causes_a_400(
+def test_resource_property_with_a_wrong_type_causes_status_400(
     ask: Ask, method: str, target: str, body: bytes | dict[str, Any]
 ) -> None:
     """If the service stored the property, clients in typed languages could not parse a list with this
@@ -182,7 +182,7 @@ def test_property_with_a_wrong_type_causes_a_400(
     assert ask(method, target, body).status == 400
 
 
-def test_custom_time_is_converted_to_utc(ask: Ask) -> None:
+def test_custom_time_of_an_object_is_converted_to_utc(ask: Ask) -> None:
     """The Python client accepts only UTC."""
     ask("POST", f"{UPLOAD}?uploadType=media&name=x", b"content")
     patched = ask("PATCH", ITEM + "x", {"customTime": "2026-01-31T12:00:00.5+02:00"})
@@ -197,7 +197,7 @@ def test_object_copy_stops_when_the_client_disconnects(ask: Ask, store: ObjectSt
     assert (copied.status, ask("GET", ITEM + "copy").status) == (0, 404)
 
 
-def test_objects_are_copied_rewritten_and_moved(ask: Ask) -> None:
+def test_storage_api_copies_rewrites_and_moves_objects(ask: Ask) -> None:
     put_object(ask, "x", b"1", content_type="t/x")
     done = ask("POST", ITEM + "x/rewriteTo/b/bucket/o/y%2Fz", {"metadata": {"k": "v"}}).json
     assert (done["done"], done["resource"]["name"]) == (True, "y/z")
@@ -224,7 +224,7 @@ def test_failed_object_copy_closes_the_source_file(
     assert find_open_files(store.root) == before
 
 
-def test_bucket_deleted_during_a_list_is_omitted(
+def test_bucket_deleted_while_buckets_are_listed_is_omitted(
     ask: Ask, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store.catalog, "names", Mock(return_value=["bucket", "deleted"]))
@@ -277,7 +277,7 @@ DIGITS = "9" * 5000
         ("PUT", "", {"content_range": f"bytes */{DIGITS}"}),
     ],
 )
-def test_number_with_thousands_of_digits_causes_a_400(
+def test_number_with_thousands_of_digits_causes_status_400(
     ask: Ask, method: str, target: str, headers: dict[str, str]
 ) -> None:
     """Python converts at most 4,300 digits to an integer. An empty upload target selects the next chunk of an
@@ -291,14 +291,16 @@ def test_number_with_thousands_of_digits_causes_a_400(
     assert ask("PUT", place, b"hello", content_range="bytes 0-4/5").status == 200
 
 
-def test_nested_batches_are_rejected(ask: Ask) -> None:
+def test_batch_request_within_a_batch_request_is_rejected(ask: Ask) -> None:
     head = b"--b%d\r\nContent-Type: multipart/mixed; boundary=b%d\r\n\r\n"
     nested = b"".join(head % (n, n + 1) for n in range(5000))
     answer = ask("POST", "/batch/storage/v1", nested, content_type="multipart/mixed; boundary=b0")
     assert answer.status == 400
 
 
-def test_batch_response_has_a_size_limit(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_a_batch_beyond_the_response_size_limit_are_rejected(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(multipart, "_MAX_ANSWER_BYTES", 100)
     part = b"--b\r\n\r\nGET %sx\r\n\r\n" % ITEM.encode()
     sent = {"content_type": "multipart/mixed; boundary=b", "content_encoding": "gzip"}
@@ -306,7 +308,7 @@ def test_batch_response_has_a_size_limit(ask: Ask, monkeypatch: pytest.MonkeyPat
     assert (answer.body.count(b"HTTP/1.1 404"), answer.body.count(b"HTTP/1.1 400")) == (1, 1)
 
 
-def test_service_agent_and_bucket_settings_are_returned(ask: Ask) -> None:
+def test_storage_service_account_and_default_bucket_settings_are_returned(ask: Ask) -> None:
     number = project_number("p1")
     account = ask("GET", "/storage/v1/projects/p1/serviceAccount").json
     email = f"service-{number}@gs-project-accounts.iam.gserviceaccount.com"

@@ -171,7 +171,7 @@ def test_recursive_metadata_request_returns_the_whole_tree(metadata: Metadata) -
     assert "token" not in json.dumps(whole)
 
 
-def test_identity_token_requires_an_audience(metadata: Metadata) -> None:
+def test_identity_token_request_without_an_audience_is_rejected(metadata: Metadata) -> None:
     path = f"{ACCOUNT}/identity"
     token = text(metadata, path, "audience=https://a&format=full")
     assert token == TOKENS.identity_token(CLAIMS, "https://a")
@@ -180,7 +180,7 @@ def test_identity_token_requires_an_audience(metadata: Metadata) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"metadata-flavor": "google"}, {"x-google": "True"}])
-def test_request_without_the_flavor_header_is_rejected(
+def test_metadata_request_without_the_metadata_flavor_header_is_rejected(
     metadata: Metadata, headers: dict[str, str]
 ) -> None:
     """An SSRF or CSRF attacker cannot set this header."""
@@ -191,7 +191,7 @@ def test_request_without_the_flavor_header_is_rejected(
     assert get_metadata(metadata, "/", headers=headers).status == 200
 
 
-def test_request_with_a_forwarding_header_is_rejected(metadata: Metadata) -> None:
+def test_metadata_request_with_a_forwarding_header_is_rejected(metadata: Metadata) -> None:
     headers = FLAVOR | {"x-forwarded-for": "10.0.0.1"}
     assert get_metadata(metadata, f"{ACCOUNT}/token", headers=headers).status == 403
 
@@ -208,7 +208,7 @@ def test_structured_metadata_values_are_json(metadata: Metadata) -> None:
     )
 
 
-def test_spot_job_reports_a_preemptible_machine(metadata: Metadata) -> None:
+def test_metadata_of_a_spot_job_reports_a_preemptible_machine(metadata: Metadata) -> None:
     shown = get_metadata(
         metadata, f"{V1}/instance/scheduling/", "recursive=true", machine=Machine(is_spot=True)
     )

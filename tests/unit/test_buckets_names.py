@@ -114,6 +114,6 @@ def test_glob_matching_takes_linear_time(pattern: str) -> None:
     assert time.thread_time() - began < 2
 
 
-def test_glob_has_a_maximum_length() -> None:
+def test_glob_above_the_maximum_length_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="1024 bytes"):
         compile_glob("*" * 1025)

@@ -263,7 +263,9 @@ class TestConflictingNames:
             store.delete(ObjectRef(BUCKET, name))
         assert list(path_of(store).iterdir()) == []
 
-    def test_parallel_writes_of_nested_names_succeed(self, store: ObjectStore) -> None:
+    def test_concurrent_writes_of_objects_with_nested_names_succeed(
+        self, store: ObjectStore
+    ) -> None:
         wanted = ["p", "p/q", "p/q/r", "p/q/s", "p/t", "p/"]
 
         def work(number: int) -> None:
@@ -403,7 +405,7 @@ class TestUploadSessions:
         second.commit()
         assert get(store, "x") == b"12"
 
-    def test_received_bytes_are_hashed_only_once(
+    def test_received_bytes_of_an_upload_are_hashed_only_once(
         self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(uploads, "_MAX_DIGESTS", 1)

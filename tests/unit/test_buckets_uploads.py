@@ -41,7 +41,7 @@ def test_resumable_upload_accepts_chunks(ask: Ask) -> None:
     assert ask("GET", ITEM + "big?alt=media").body == b"hello"
 
 
-def test_upload_size_must_match_the_announced_size(ask: Ask) -> None:
+def test_upload_whose_size_differs_from_the_announced_size_is_rejected(ask: Ask) -> None:
     start = ask("POST", UPLOAD + "?uploadType=resumable&name=x", x_upload_content_length="5")
     target = start.headers["location"].removeprefix("http://h:1")
     part = ask("PUT", target, b"hel")

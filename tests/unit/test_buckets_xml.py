@@ -86,7 +86,7 @@ def test_xml_preconditions_are_read_from_headers(ask: Ask) -> None:
     assert ask("GET", "/bucket/log").body == b"3"
 
 
-def test_content_with_a_wrong_checksum_is_rejected(ask: Ask) -> None:
+def test_xml_upload_with_a_wrong_checksum_is_rejected(ask: Ask) -> None:
     other = base64.b64encode(hashlib.md5(b"other").digest()).decode()
     assert ask("PUT", "/bucket/a", b"hello", content_md5=other).status == 400
     assert ask("PUT", "/bucket/a", b"hello", x_goog_hash=f"md5={other}").status == 400
@@ -107,7 +107,7 @@ def list_pages(ask: Ask, query: str, mark: str) -> list[list[str]]:
     return pages
 
 
-def test_xml_list_has_names_prefixes_and_pages(ask: Ask) -> None:
+def test_xml_list_returns_object_names_and_prefixes_in_pages(ask: Ask) -> None:
     for name in ("a", "d%2F1", "d%2F2", "x%26%3Cy%3E", "z"):
         put_object(ask, name, b"12")
     whole = ask("GET", "/bucket?list-type=2&delimiter=%2F").body

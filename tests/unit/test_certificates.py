@@ -176,7 +176,7 @@ def trusted_certificates(files: certificates.Interception) -> list[str]:
     return re.findall(r"-----BEGIN [^-]+-----\n[^-]+-----END [^-]+-----\n", files.trust.read_text())
 
 
-def test_endpoint_certificate_covers_googles_hosts(tmp_path: Path) -> None:
+def test_endpoint_certificate_is_valid_for_the_hostnames_of_google(tmp_path: Path) -> None:
     files = certificates.prepare_interception(tmp_path, NOW, {})
     leaf = load(files.certificate)
     ours = x509.load_pem_x509_certificate(trusted_certificates(files)[0].encode())

@@ -45,7 +45,7 @@ def test_table_columns_are_aligned_and_shortened_to_fit() -> None:
     assert lines_of(spare, *rows, max_width=20) == narrow
 
 
-def test_long_cells_of_the_last_column_wrap() -> None:
+def test_long_cells_of_the_last_table_column_are_wrapped() -> None:
     fields = (Field("KIND", "kind"), Field("MESSAGE", "message", wraps=True))
     entry = {
         "kind": "warning",

@@ -70,7 +70,7 @@ def test_api_and_format_of_a_job_file_are_recognized(result: dict[str, Any], fil
     assert recognize(result, file.api, "n", "i") == file
 
 
-def test_ambiguous_job_file_needs_the_api_option() -> None:
+def test_ambiguous_job_file_is_rejected_without_the_api_option() -> None:
     assert recognize(TRAINING, Api.ML, "n", "i") == ML
     with pytest.raises(JobFileError, match="Specify the API with --api"):
         recognize(TRAINING, None, "n", "i")

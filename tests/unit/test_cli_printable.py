@@ -37,7 +37,7 @@ def test_control_characters_are_escaped_in_terminal_output(text: str, shown: str
     assert keep_colours(text) == shown
 
 
-def test_colours_are_kept_only_in_log_lines() -> None:
+def test_terminal_colours_are_kept_only_in_log_lines() -> None:
     assert plain(f"{RED}a{NONE}") == "\\x1b[31ma\\x1b[0m"
     assert keep_colours(f"{RED}a{NONE} b") == f"{RED}a{NONE} b"
     assert keep_colours("\x1b[38;5;196mx\x1b[m") == "\x1b[38;5;196mx\x1b[m"
@@ -50,7 +50,7 @@ def test_unfinished_terminal_colour_is_reset_at_the_end_of_the_line() -> None:
     assert keep_colours(f"{NONE}{RED}") == f"{NONE}{RED}{NONE}"
 
 
-def test_carriage_returns_of_a_progress_bar_become_lines() -> None:
+def test_carriage_returns_of_a_progress_bar_are_printed_as_line_breaks() -> None:
     assert keep_colours(" 1%\r 2%\r\n") == " 1%\n 2%\n"
     assert keep_colours("windows\r") == "windows"
 

@@ -156,7 +156,7 @@ async def test_changes_during_a_scheduling_decision_are_visible_and_cause_a_new_
     assert waiting is not None and waiting.reason is WaitReason.CAPACITY
 
 
-async def test_preflight_does_not_change_capacity_or_block_decisions() -> None:
+async def test_preflight_check_does_not_change_capacity_or_block_scheduling() -> None:
     scene = ThreadedTracker("a")
     answers = [asyncio.create_task(scene.tracker.preflight(numbered_job(7), NOW)) for _ in range(3)]
     await asyncio.sleep(0)

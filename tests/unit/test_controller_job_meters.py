@@ -43,7 +43,7 @@ def test_metrics_count_each_finished_job_restart_and_log_line_once() -> None:
     assert meters.lines == 7
 
 
-def test_metrics_measure_waiting_and_starting_times() -> None:
+def test_service_metrics_contain_waiting_and_starting_times_of_jobs() -> None:
     meters, waiting = Meters(), job()
     admitted = place(waiting)
     count_step(meters, waiting, admitted, waiting.created + 3 * SECOND)

@@ -107,7 +107,7 @@ async def test_preparation_does_not_wait_when_the_event_loop_closes() -> None:
     preparation.close()
 
 
-async def test_second_preparation_appends_to_the_log_of_the_first(tmp_path: Path) -> None:
+async def test_second_preparation_of_a_job_appends_to_the_log_of_the_first(tmp_path: Path) -> None:
     """This happens when the service restarts during a build."""
     for text in ("first", "second"):
         async with BuildOutput(UID, 1, ServiceLog(tmp_path, lambda uid: None)) as hearing:

@@ -205,7 +205,7 @@ def test_trial_measurements_are_read_from_the_event_files_of_the_trial() -> None
     assert house.trial(1).final == measurement_at(3, 0.5, 10)
 
 
-def test_reported_measurements_take_precedence_over_summaries() -> None:
+def test_measurements_reported_by_a_trial_take_precedence_over_its_event_files() -> None:
     house = running_trial()
     house.printed = [(house.now, f"{METRIC}: 0.1")]
     house.logs_summaries({1: 0.25, 100: 0.5})
@@ -216,7 +216,7 @@ def test_reported_measurements_take_precedence_over_summaries() -> None:
     assert house.trial(1).final == measurement_at(2, 0.75, 20)
 
 
-def test_printed_measurements_are_used_if_a_trial_reports_none() -> None:
+def test_measurements_printed_by_a_trial_are_used_if_the_trial_reports_none() -> None:
     house = running_trial()
     house.printed = [(house.now, "seed 7"), (house.now + SECOND, f"{METRIC}: 0.5 {METRIC}=0.25")]
     house.run_step()
@@ -226,7 +226,7 @@ def test_printed_measurements_are_used_if_a_trial_reports_none() -> None:
     assert house.measurements_of(1) == (measurement_at(1, 0.5, 1), measurement_at(2, 0.25, 1))
 
 
-def test_restarted_service_stores_summaries_only_once() -> None:
+def test_restarted_service_does_not_store_event_file_values_twice() -> None:
     house = running_trial()
     house.logs_summaries({1: 0.25})
     house.run_step()

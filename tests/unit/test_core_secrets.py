@@ -71,7 +71,7 @@ def test_cluster_spec_contains_secret_references_not_values() -> None:
     assert [name for name, value in variables if "hunter2" in value] == ["DB"]
 
 
-def test_escaped_secret_reference_is_plain_text() -> None:
+def test_escaped_secret_reference_is_passed_as_plain_text() -> None:
     _, environ = launch_of({"TEXT": "$$(secret:db)", "BOTH": "$$(secret:db) $(secret:db)"})
     assert environ["TEXT"] == "$(secret:db)"
     assert markers_in(environ["BOTH"]) == (SecretRef("db"),)

@@ -116,7 +116,7 @@ def test_json_data_items_get_the_labels_of_their_import_request() -> None:
     assert item == {**json.loads(line), "dataItemResourceLabels": {"batch": "1"}}
 
 
-def test_ml_use_of_an_item_overrides_the_fractions() -> None:
+def test_ml_use_of_a_data_item_overrides_the_split_fractions() -> None:
     lines = "".join(
         f"{use},gs://b/{n}.jpg,a\n"
         for n, use in enumerate(["TRAIN", "VALIDATE", "TEST", "training"])
@@ -175,7 +175,7 @@ def test_json_data_items_contain_a_label_as_single_value_and_as_list(
     assert together == [{**line, **more}]
 
 
-def test_json_segmentations_are_unchanged() -> None:
+def test_json_segmentation_items_are_imported_unchanged() -> None:
     item = {
         "imageGcsUri": "gs://b/1.jpg",
         "segmentationAnnotation": {

@@ -57,7 +57,7 @@ def test_second_attempt_of_a_split_writes_equal_files_and_deletes_all_other_file
     assert write_files(table_plan(), again) == write_files(table_plan(), first)
 
 
-def test_output_of_an_earlier_attempt_is_not_a_source() -> None:
+def test_dataset_split_does_not_read_the_output_of_an_earlier_attempt() -> None:
     source = {"gs://b/in/a.csv": numbered_rows(50)}
     buckets = Memory({**source, f"{OUT}/training-00000.csv": numbered_rows(7)})
     counts = write_files(table_plan("gs://b/**.csv"), buckets)
@@ -220,7 +220,7 @@ def test_memory_use_of_a_dataset_split_is_independent_of_the_number_of_csv_rows(
         ((0.7, 0.2, 0.1 + 1e-12), (0.7, 0.2, 0.1)),
     ],
 )
-def test_splits_without_a_fraction_share_the_remaining_fraction(
+def test_dataset_splits_without_a_fraction_share_the_remaining_fraction(
     fractions: tuple[float, float, float], whole: tuple[float, float, float]
 ) -> None:
     assert complete_fractions(fractions) == pytest.approx(whole)

@@ -7,7 +7,7 @@ from trainshed.buckets.callers import exchange_refresh_token
 from trainshed.cli.environment import boto_document
 
 
-def test_gsutil_configuration_contains_service_token_and_authority() -> None:
+def test_gsutil_configuration_contains_service_address_token_and_trusted_certificates() -> None:
     text = boto_document("http://127.0.0.1:8081", "localhost:8084", "/d/roots.pem", "secret", "p")
     config = configparser.ConfigParser()
     config.read_string(text)
@@ -24,7 +24,7 @@ async def is_good(token: str) -> bool:
     return token == "good"
 
 
-def test_valid_refresh_token_is_exchanged_for_itself() -> None:
+def test_valid_refresh_token_is_returned_as_the_access_token() -> None:
     form = b"grant_type=refresh_token&refresh_token=good&client_id=trainshed&client_secret=unused"
     status, answer = asyncio.run(exchange_refresh_token(form, is_good))
     assert (status, answer["access_token"], answer["token_type"]) == (200, "good", "Bearer")

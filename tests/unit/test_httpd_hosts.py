@@ -23,7 +23,7 @@ HOSTS = Hosts(("node-7", "*.example.org", "*.googleapis.com"), ("https://console
         "host.docker.internal:8080",
     ],
 )
-def test_addresses_and_own_host_names_are_accepted(host: str) -> None:
+def test_ip_addresses_and_own_hostnames_in_the_host_header_are_accepted(host: str) -> None:
     assert HOSTS.is_known_host(host)
 
 
@@ -49,7 +49,7 @@ def test_addresses_and_own_host_names_are_accepted(host: str) -> None:
         "",
     ],
 )
-def test_dns_rebinding_names_are_rejected(host: str) -> None:
+def test_foreign_hostname_in_the_host_header_is_rejected_against_dns_rebinding(host: str) -> None:
     assert not HOSTS.is_known_host(host)
     assert Hosts(("*",)).is_known_host(host)
 
@@ -75,7 +75,7 @@ def test_csrf_check_accepts_only_the_same_origin_and_configured_origins(
     assert HOSTS.allows_origin(origin, host) is fine
 
 
-def test_duplicate_host_header_is_rejected() -> None:
+def test_request_with_two_host_headers_is_rejected() -> None:
     scope = {"type": "http", "method": "GET", "server": ("127.0.0.1", 8080)}
     hosts = [(b"host", b"localhost"), (b"host", b"evil.example")]
     assert HOSTS.fault({**scope, "headers": hosts[:1]}) is None

@@ -83,7 +83,7 @@ def test_local_image_is_used_if_the_registry_is_unreachable() -> None:
     ]
 
 
-def test_registry_is_not_queried_for_every_replica() -> None:
+def test_image_registry_is_not_queried_again_for_every_replica() -> None:
     """spec/runtimes#builds: a restart takes milliseconds, so the result of the first query is kept."""
     counter, shop = Counter(), FakeTool(here=HERE, there=NEWER)
     counter.get(shop, LATEST)
@@ -93,7 +93,9 @@ def test_registry_is_not_queried_for_every_replica() -> None:
 
 
 @pytest.mark.parametrize(("final", "kind"), [(True, PackageFailed), (False, BuildFailed)])
-def test_failed_pull_is_attributed_to_user_or_service(final: bool, kind: type[Exception]) -> None:
+def test_failed_image_pull_is_attributed_to_the_user_or_the_service(
+    final: bool, kind: type[Exception]
+) -> None:
     """spec/failures#service-failures: A wrong name is a user's error. An unreachable registry is a service
     failure, which is retried."""
     shop = FakeTool(failure=ToolFailed("manifest unknown", final=final))
@@ -119,7 +121,7 @@ def test_failed_pull_is_attributed_to_user_or_service(final: bool, kind: type[Ex
         ("lookup registry.example.org: server misbehaving", "Check the name. If it is right"),
     ],
 )
-def test_failed_pull_error_contains_a_remedy(error: str, advice: str) -> None:
+def test_error_of_a_failed_image_pull_contains_a_remedy(error: str, advice: str) -> None:
     """spec/failures#messages: Message, cause and remedy."""
     with pytest.raises(BuildFailed) as failed:
         Counter().get(FakeTool(failure=ToolFailed(error)), VERSION)

@@ -93,7 +93,9 @@ def test_container_tool_installed_after_the_service_start_is_found(tmp_path: Pat
     assert not images.is_stale()
 
 
-def test_image_with_a_tag_counts_as_used(tmp_path: Path) -> None:
+def test_starting_a_job_by_image_tag_updates_the_last_use_of_the_unpacked_image(
+    tmp_path: Path,
+) -> None:
     """spec/runtimes#environments: Used images are not removed."""
     program(tmp_path, "podman", f"[ $1 = info ] && echo '{WORKS}' || echo '[{{\"Id\": \"abc\"}}]'")
     shelf = Shelf(tmp_path / "images")

@@ -69,7 +69,7 @@ def test_restarted_replica_does_not_repeat_disk_warnings(life: Life) -> None:
         ("node: ENOSPC: no space", "node: ENOSPC: no space"),
     ],
 )
-def test_failure_reason_is_the_disk_error_of_the_log(tail: str, reason: str) -> None:
+def test_failure_reason_of_a_job_is_the_disk_error_in_its_log(tail: str, reason: str) -> None:
     life = Life(job(1)).up().exits(PRIMARY, 1, tail=tail)
     assert life.job.error is not None
     assert (life.job.error.code, life.job.error.reason) == (3, reason)

@@ -310,7 +310,7 @@ def check_ends(walked: Walk) -> None:
     assert len(ending) == len(walked.states)
 
 
-def test_invariants_hold_for_every_order_of_job_events() -> None:
+def test_job_invariants_hold_for_every_order_of_events() -> None:
     """spec/lifecycle#cancel, spec/failures#budgets, spec/invariants#durability: every job ends, and not
     before its replicas. No cancel is lost and no budget exceeded. Late and duplicate reports are ignored."""
     check_ends(whole_life())
@@ -331,7 +331,9 @@ def test_invariants_hold_for_every_order_of_job_events() -> None:
         for target in (PRIMARY, WORKER)
     ],
 )
-def test_invariants_hold_for_a_drill_at_any_time(kind: DrillKind, target: ReplicaId) -> None:
+def test_job_invariants_hold_for_a_fault_drill_at_any_time(
+    kind: DrillKind, target: ReplicaId
+) -> None:
     """spec/operations#drills: the invariants also hold if a drill triggers at any time."""
     drills = walk_with_drill(kind, target)
     check_ends(drills)

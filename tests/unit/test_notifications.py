@@ -85,7 +85,7 @@ def test_error_of_the_notify_settings_tables_lists_every_fault(
     ]
 
 
-def test_webhook_signature_key_is_decoded() -> None:
+def test_webhook_secret_with_the_prefix_whsec_is_decoded_as_base64() -> None:
     assert key_of("whsec_a2V5") == b"key"
     assert key_of("a2V5") == b"a2V5"
 

@@ -42,7 +42,7 @@ def test_training_progress_is_read_from_a_log_line(
     "line",
     ["loss 0.1/0.2", "2026/11/22 step", "step 1/0", "100%|", "", "[2/10] Compiling model.cc"],
 )
-def test_line_without_progress_is_ignored(line: str) -> None:
+def test_log_line_without_progress_is_ignored(line: str) -> None:
     assert counts(line) == ()
 
 
@@ -98,7 +98,7 @@ def estimate_of(*lines: tuple[float, str], now: float) -> Estimate:
     return estimate
 
 
-def test_epochs_take_precedence_over_steps() -> None:
+def test_progress_in_epochs_takes_precedence_over_progress_in_steps() -> None:
     lines = [(0, "Epoch 2/5"), (1, " 10%|█ | 1/10"), (9, " 90%|█████████ | 9/10")]
     estimate = estimate_of(*lines, now=9)
     assert estimate.text == "epoch 2 of 5"
@@ -151,7 +151,7 @@ def test_estimate_of_a_hanging_program_shows_the_time_without_progress(
     assert (estimate.remaining is not None, estimate.text.partition(", ")[2]) == (remaining, idle)
 
 
-def test_long_epochs_do_not_count_as_hanging() -> None:
+def test_program_with_long_epochs_is_not_reported_as_hanging() -> None:
     tracker = Tracker(began=0.0)
     for epoch in range(1, 4):
         tracker.feed(epoch * 1800.0, f"epoch {epoch}/10 loss: 1")

@@ -37,7 +37,7 @@ def test_replica_journal_returns_end_record_and_notes_of_each_incarnation(slot: 
     assert (entries.record(3), entries.notes(3)) == (None, [])
 
 
-def test_started_incarnation_cannot_be_claimed_again(slot: Path) -> None:
+def test_incarnation_that_has_started_before_cannot_be_started_again(slot: Path) -> None:
     journal.release(journal.claim(2, SHIM).lock)
     for incarnation in (1, 2):
         with pytest.raises(journal.StartRejected) as refused:

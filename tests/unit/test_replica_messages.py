@@ -90,7 +90,7 @@ def test_pipelined_requests_are_separated_for_every_split() -> None:
         *("no-chunk-size", "negative-chunk-size", "endless-chunk-size"),
     ],
 )
-def test_invalid_request_is_rejected(sent: bytes) -> None:
+def test_relay_rejects_an_invalid_http_request(sent: bytes) -> None:
     with pytest.raises(messages.NotHttp):
         correct(sent)
 

@@ -124,7 +124,7 @@ def test_metric_value_is_stored_again_only_if_the_value_of_the_step_changes(runn
         (line("7", ""), 7.0, 0),
     ],
 )
-def test_metric_value_may_be_a_number_in_a_text(
+def test_metric_value_given_as_a_numeric_string_is_accepted(
     running: Slot, written: str, value: float, step: int
 ) -> None:
     running.write(written)

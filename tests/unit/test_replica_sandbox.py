@@ -154,7 +154,7 @@ def test_user_of_an_image_is_resolved_with_the_passwd_file_of_the_image(
     assert user_of(text, str(tmp_path)) == expected
 
 
-def test_pipe_as_user_file_of_an_image_does_not_block(tmp_path: Path) -> None:
+def test_pipe_in_place_of_the_passwd_file_of_an_image_does_not_block(tmp_path: Path) -> None:
     """The program may have replaced the file by a pipe before a restart."""
     (tmp_path / "etc").mkdir()
     os.mkfifo(tmp_path / "etc/passwd")

@@ -83,7 +83,7 @@ def test_states_of_a_long_progress_bar_are_logged_at_intervals(
     assert [line["m"] for line in read(tmp_path)] == ["19%", "39%", "59%", "79%", "99%", "100%"]
 
 
-def test_long_line_is_split_between_characters(tmp_path: Path) -> None:
+def test_long_log_line_is_split_between_characters(tmp_path: Path) -> None:
     text = "é" * LINE_BYTES + "end"
     data = text.encode() + b"\nnext\n"
     pieces = [data[i : i + LINE_BYTES] for i in range(0, len(data), LINE_BYTES)]

@@ -123,7 +123,9 @@ def _remove_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @linux
-def test_usage_sums_processes_without_control_groups(tmp_path: Path, shim: Shim) -> None:
+def test_usage_is_the_sum_over_processes_on_a_machine_without_control_groups(
+    tmp_path: Path, shim: Shim
+) -> None:
     look = UsageFixture(tmp_path, shim.pid)
     look.usage.start(5 * SECOND)
     look_at_it = look.until(lambda last: last["cpu"] >= COMPUTED and last["memory"] > 64 * MIB)

@@ -76,7 +76,7 @@ def test_deeply_nested_toml_is_rejected(
         is_buildable(path)
 
 
-def test_archive_beyond_the_unpacked_limit_is_rejected(tmp_path: Path) -> None:
+def test_archive_above_the_unpacked_size_limit_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "p.tar.gz"
     # The declared size is enough; no further data is read.
     path.write_bytes(gzip.compress(header("p-1/a", 3 << 30) + bytes(1 << 20)))
@@ -160,7 +160,7 @@ def test_archive_with_endless_tar_headers_is_rejected_by_the_memory_limit(tmp_pa
     assert "memory for opening it" in _refusal_with(32 << 20, tmp_path / "p.tar.xz")
 
 
-def test_reading_an_archive_has_a_time_limit(
+def test_archives_that_take_too_long_to_read_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archives, "MAX_SECONDS", 0.2)

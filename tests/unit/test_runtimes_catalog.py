@@ -175,7 +175,7 @@ def test_custom_image_is_run_in_a_container_if_an_engine_is_available() -> None:
 
 
 @pytest.mark.parametrize("region", ["us", "europe", "asia"])
-def test_reduction_server_images_use_our_reducers(region: str) -> None:
+def test_public_reduction_server_images_run_the_reducers_of_this_project(region: str) -> None:
     """spec/runtimes#substitutes: The images of every region use our reducers, without a notice. An operator's
     map takes precedence (spec/reduction)."""
     uri = f"{region}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"

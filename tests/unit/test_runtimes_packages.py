@@ -95,7 +95,7 @@ def test_unwritable_cache_is_a_service_failure(tmp_path: Path) -> None:
         Packages(tmp_path / "cache", bucket).fetch(unpinned_packages(_URI))
 
 
-def test_changed_package_content_is_detected(tmp_path: Path) -> None:
+def test_package_changed_in_the_bucket_is_downloaded_again(tmp_path: Path) -> None:
     bucket = Bucket()
     bucket.write(_URI, b"one")
     packages = Packages(tmp_path, bucket)
@@ -210,7 +210,7 @@ _INFO = "Metadata-Version: 2.1\nName: my-trainer\nVersion: 0.1\n"
         ("[build-system\n", False),
     ],
 )
-def test_plain_setuptools_builds_need_no_build_environment(
+def test_only_plain_setuptools_packages_are_built_without_a_build_environment(
     tmp_path: Path, pyproject: str, expected: bool
 ) -> None:
     files = {"PKG-INFO": _INFO, "setup.py": "", "trainer.egg-info/PKG-INFO": "Name: other\n"}

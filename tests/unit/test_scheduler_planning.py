@@ -152,7 +152,9 @@ def test_waiting_job_is_admitted_as_soon_as_the_retry_delay_has_passed() -> None
     ],
     ids=["gpus", "no-gpus", "cpus", "memory", "combination", "gang"],
 )  # fmt: skip
-def test_job_that_can_never_fit_is_a_stock_out(wanted: GangRequest, reason: str) -> None:
+def test_job_that_no_node_can_ever_run_is_rejected_as_stock_out(
+    wanted: GangRequest, reason: str
+) -> None:
     """spec/queue#capacity: current usage does not matter, and the reason names the missing resource."""
     cluster = SimulatedCluster([node("a", 8, gpus=2, kind=V100), node("b", 16)])
     cluster.run(gang(9, 16), "b")
@@ -160,7 +162,7 @@ def test_job_that_can_never_fit_is_a_stock_out(wanted: GangRequest, reason: str)
     assert cluster.plan().decisions == (StockOut(JobUid(1), reason),)
 
 
-def test_relaxed_mode_has_no_stock_outs_and_jobs_wait_for_nodes() -> None:
+def test_relaxed_mode_never_reports_a_stock_out_and_jobs_wait_for_nodes() -> None:
     """spec/queue#capacity: in relaxed mode, every job fits. Without nodes, all jobs wait."""
     cluster = SimulatedCluster([], Policy())
     cluster.wait(gang(1, 999))

@@ -100,7 +100,7 @@ def play_trials(count: int) -> list[TrialData]:
     return play(BANDIT, FLAT, bowl, count)
 
 
-def test_maximizing_equals_minimizing_the_negated_metric() -> None:
+def test_maximizing_a_metric_gives_the_suggestions_of_minimizing_the_negated_metric() -> None:
     up = StudySpec(FLAT.parameters, (Metric("loss", Goal.MAXIMIZE),))
     trials = play_trials(12)
     flipped = [

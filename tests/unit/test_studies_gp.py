@@ -53,7 +53,7 @@ def test_bounded_minimization_reaches_the_minimum() -> None:
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=60))
-def test_warping_preserves_the_order_of_values(values: list[float]) -> None:
+def test_warped_metric_values_keep_the_order_of_the_original_values(values: list[float]) -> None:
     """The warping of the paper is monotone, with its best value at 0.5 and its worst at -0.5."""
     raw = np.array(values)
     labels = warp(raw)

@@ -225,7 +225,7 @@ def test_used_up_budget_blocks_starts_until_the_next_month() -> None:
     assert month.admitted_jobs(time_of(2026, 12)) == [2]
 
 
-def test_temporarily_advanced_clock_does_not_change_budgets() -> None:
+def test_budget_usage_is_unchanged_after_a_temporarily_advanced_clock() -> None:
     month = Month(CPU_HOURS, 6)
     at = time_of(2026, 11, 20)
     month.tracker.count_usage((hour_of(BO, at), hour_of(BO, at)))

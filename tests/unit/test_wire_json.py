@@ -106,7 +106,7 @@ def test_timestamps_keep_nanoseconds_and_offsets(text: str, expected: str) -> No
     assert wire.to_public(job) == {"createTime": expected}
 
 
-def test_field_masks_are_accepted_in_both_spellings() -> None:
+def test_field_masks_in_camel_case_and_snake_case_are_accepted() -> None:
     kind = ML + "UpdateJobRequest"
     for text in ("jobId,trainingInput.scaleTier", "job_id,training_input.scale_tier"):
         request = parse(kind, {"updateMask": text})

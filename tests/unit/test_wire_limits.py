@@ -39,7 +39,7 @@ def test_punctuation_in_a_json_string_is_not_counted_as_values(text: bytes) -> N
     json.check_count(text)
 
 
-def test_list_and_map_length_is_limited() -> None:
+def test_request_with_a_list_or_map_above_the_length_limit_is_rejected() -> None:
     labels = {f"l{n}": "x" for n in range(json.MAX_ENTRIES + 1)}
     with pytest.raises(WireError, match="at most 10000") as refused:
         json.from_public(JOB, {"labels": labels})

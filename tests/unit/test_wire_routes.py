@@ -30,7 +30,7 @@ def test_request_paths_that_are_not_served_match_no_route(verb: str, path: str) 
     assert routes.match(verb, path) is None
 
 
-def test_vertex_has_priority_for_shared_paths() -> None:
+def test_request_path_of_both_apis_is_routed_to_the_vertex_api() -> None:
     match = routes.match("GET", "/v1/projects/p/locations")
     assert match is not None and match[0].api == "aiplatform_v1"
 
@@ -54,7 +54,7 @@ def bind_request(verb: str, path: str, query: list[tuple[str, str]], body: bytes
     return routes.bind(match[0], match[1], query, body)
 
 
-def test_request_message_is_merged_from_path_query_and_body() -> None:
+def test_request_message_contains_values_of_path_query_and_body() -> None:
     result = bind_request(
         "PATCH",
         "/v1/projects/p/jobs/j",
