@@ -1,5 +1,5 @@
 """A real Kubernetes cluster on one machine. etcd, the API server, the scheduler and the controller manager
-run on the hub. Each node runs a dockerd and a kubelet.
+run on the hub, one of the lab's machines. Each node runs a dockerd and a kubelet.
 
 It requires root, Debian's packages etcd-server, docker.io, kubernetes-client and iproute2, and the binaries
 of `build_binaries.sh`. Nodes are machines of `tests.slurm.nodes`: each has its own processes, network and
@@ -224,7 +224,8 @@ class KubernetesLab(Machines):
         self._run(HUB, "kube-scheduler", common)
 
     def stop(self, part: str, number: int = signal.SIGKILL) -> None:
-        """Stop a component of the hub by its command, or `kubelet.NODE` or `dockerd.NODE`."""
+        """Stop a component of the control plane (on the machine `hub`) by its command, or `kubelet.NODE` or
+        `dockerd.NODE`."""
         self.kill(self._running.pop(part), number)
 
     def pause(self, part: str) -> None:

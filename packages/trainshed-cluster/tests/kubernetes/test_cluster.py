@@ -65,7 +65,7 @@ def test_evicted_pod_gets_its_grace_period_and_a_notice(
         assert isinstance(end, ReplicaExited)
         assert end.exit.exit_code == 0 and end.exit.stopped, "it was stopped"
         assert end.loss is Cause.POD_EVICTED and "was deleted or evicted" in str(end.cause)
-        # The replica's next incarnation gets another Pod.
+        # The replica's next run (incarnation) gets another Pod.
         await stage.launch(stage.plan(uid, Program(prints=1), incarnation=2))
         assert (await stage.wait_for_exit(uid, incarnation=2)).exit.exit_code == 0
 

@@ -1,4 +1,5 @@
-"""A hub on the loopback interface with a real authority, and agents that connect to it."""
+"""A hub (the server for agents) on the loopback interface with a real authority, and agents that connect to
+it."""
 
 import asyncio
 import contextlib
@@ -37,7 +38,7 @@ async def echo(channel: Channel[Message, Message]) -> None:
 
 
 class HubLab:
-    """A hub, the sockets of its service, and the names of admitted agents."""
+    """A hub (the server for agents), the sockets of its service, and the names of admitted agents."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

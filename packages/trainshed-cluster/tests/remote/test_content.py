@@ -211,7 +211,8 @@ async def site(root: Path, tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def test_fetched_environment_and_layer_run(site: Site) -> None:
-    """A layer includes its environment. Both run at their own paths."""
+    """A layer (a job's packages on top of an environment) includes its environment. Both run at their own
+    paths."""
 
     def fill_base(draft: Path) -> None:
         prefix = make_prefix(draft, _INTERPRETER)

@@ -1,5 +1,5 @@
-"""Authentication and limits of the hub: which agents it admits, for how long, and what it answers to other
-clients."""
+"""Authentication and limits of the hub, the server for agents: which agents it admits, for how long, and what
+it answers to other clients."""
 
 import asyncio
 import os
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.anyio
 
 
 async def response_to(hub_lab: HubLab, data: bytes, context: ssl.SSLContext | None = None) -> bytes:
-    """Send bytes without a certificate, and return all bytes that the hub sends before it closes the
-    connection."""
+    """Send bytes without a certificate, and return all bytes that the hub (the server for agents) sends
+    before it closes the connection."""
     name = SERVER_NAME if context else None
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", hub_lab.hub.port, ssl=context, server_hostname=name
@@ -37,7 +37,7 @@ async def response_to(hub_lab: HubLab, data: bytes, context: ssl.SSLContext | No
 
 
 def anonymous_context(hub_lab: HubLab) -> ssl.SSLContext:
-    """Return a TLS context that trusts the hub and has no certificate."""
+    """Return a TLS context that trusts the hub (the server for agents) and has no certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=hub_lab.issuer.authority)
     return context
@@ -92,8 +92,8 @@ async def test_certificate_of_another_authority_is_rejected(
 
 
 async def test_agent_rejects_a_hub_of_another_authority(hub_lab: HubLab, tmp_path: Path) -> None:
-    """The hub has a certificate of another authority, or an agent impersonates the hub with its own
-    certificate."""
+    """The hub (the server for agents) has a certificate of another authority, or an agent impersonates the
+    hub with its own certificate."""
     mine = hub_lab.credential()
     impostors = [Issuer.open(tmp_path / "other").server()]
     agent = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -200,7 +200,7 @@ async def test_tunnels_reach_only_configured_destinations(hub_lab: HubLab) -> No
 
 
 async def test_silent_clients_do_not_block_agents(hub_lab: HubLab) -> None:
-    """The hub of these tests allows eight pending clients."""
+    """The hub (server for agents) of these tests allows eight pending clients."""
     await hub_lab.hub.close()
     hub_lab.hub = hub_lab.new_hub(head_seconds=60)
     await hub_lab.hub.start()

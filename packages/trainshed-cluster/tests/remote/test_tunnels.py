@@ -161,7 +161,7 @@ async def test_request_ends_when_its_program_is_killed(hub_lab: HubLab) -> None:
 
 
 async def test_connection_waits_for_an_unavailable_service(hub_lab: HubLab) -> None:
-    """First no service listens on the socket, then the hub is down."""
+    """First no service listens on the socket, then the hub (the server for agents) is down."""
     path = await node_socket(hub_lab, "rest")
 
     waiting = asyncio.ensure_future(request(path, b"hello"))

@@ -1,4 +1,5 @@
-"""A real Slurm cluster on one machine: a controller on the hub, and a munged and a slurmd on each node.
+"""A real Slurm cluster on one machine: a controller on the hub (one of the lab's machines), and a munged and
+a slurmd on each node.
 
 It requires root and Debian's packages slurm-wlm, munge and iproute2. Only its machines see its configuration
 as /etc/slurm.
@@ -75,11 +76,12 @@ class SlurmLab(Machines):
     def __init__(
         self, directory: Path, shown: Sequence[Path], size: tuple[int, int] = (CPUS, MEMORY_MB)
     ) -> None:
-        """Use it as a context manager. `shown`: directories below /tmp that nodes share with the hub, like a
-        shared file system. `size`: CPUs and MB of memory of each node."""
+        """Use it as a context manager. `shown`: directories below /tmp that nodes share with the hub (the
+        controller's machine), like a shared file system. `size`: CPUs and MB of memory of each node."""
         super().__init__(directory, ["node1", "node2", "node3"], shown)
         self._cpus, self._memory = size
-        #: Directory of Slurm's commands for processes outside the lab. They behave like commands on the hub.
+        #: Directory of Slurm's commands for processes outside the lab. They behave like commands on the hub,
+        #: the controller's machine.
         self.commands = directory / "commands"
         self._controller: subprocess.Popen[bytes] | None = None
 
@@ -130,7 +132,7 @@ class SlurmLab(Machines):
             raise TimeoutError(f"{e}: {now}\n{self._logs()}") from None
 
     def slurm(self, *command: str) -> str:
-        """Run one of Slurm's commands on the hub, and return its output."""
+        """Run one of Slurm's commands on the hub (the controller's machine), and return its output."""
         return self.run(HUB, command)
 
     def await_saved(self) -> None:
@@ -238,9 +240,10 @@ class SlurmLab(Machines):
 
     def on_login_node(self) -> list[str]:
         """Return the prefix of a command that runs as on a login node, but as a process of the real machine
-        with its addresses. It sees the hub's files and name, Slurm's commands, and the users of nodes."""
+        with its addresses. It sees the files and name of the hub (the controller's machine), Slurm's
+        commands, and the users of nodes."""
         init = str(self._machines[HUB].init)
-        # The hub's /proc has other process ids.
+        # The /proc of the hub (the controller's machine) has other process IDs.
         proc = ["unshare", "--mount", "sh", "-c", 'mount -t proc proc /proc && exec "$@"', "-"]
         return ["nsenter", "-t", init, "--uts", "--mount", "--wd=/", "--", *proc]
 

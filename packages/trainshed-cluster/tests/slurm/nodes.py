@@ -39,7 +39,7 @@ def tree() -> tuple[Path, ...]:
 @dataclass(slots=True)
 class _Machine:
     address: str
-    #: Number of its port of the switch; 0 = the hub's own.
+    #: Number of its port of the switch; 0 = the port of the machine `hub`.
     port: int
     #: unshare(1), the parent of `init`.
     holder: subprocess.Popen[str] | None = None
@@ -48,7 +48,8 @@ class _Machine:
 
 
 class Machines:
-    """The `hub` and these nodes, from `__enter__` to `__exit__`. They also end with this process."""
+    """The machine `hub`, which connects all others, and these nodes, from `__enter__` to `__exit__`. They
+    also end with this process."""
 
     def __init__(self, directory: Path, nodes: Sequence[str], shown: Sequence[Path] = ()) -> None:
         """Create the machines without starting them. `shown`: paths of the real machine that nodes see
@@ -66,7 +67,8 @@ class Machines:
         self.mark = f"trainshed-lab-{os.getpid()}-{self._number}"
         #: The real machine's address in this network.
         self.outside = f"{self.network}.2"
-        #: A second address of the hub, for services that are disconnected separately from the first one.
+        #: A second address of the machine `hub`, for services that are disconnected separately from the first
+        #: one.
         self.login = f"{self.network}.3"
         self._machines = {HUB: _Machine(f"{self.network}.1", 0)}
         for port, name in enumerate(nodes, 1):
@@ -133,8 +135,8 @@ class Machines:
         return ["nsenter", "-t", str(self._machines[name].init), *spaces, "--", *command]
 
     def argv_outside(self, command: Sequence[str]) -> list[str]:
-        """Return the command line that runs a command with the hub's addresses and files, but as a process of
-        the real machine. Killing that process kills the command."""
+        """Return the command line that runs a command with the addresses and files of the machine `hub`, but
+        as a process of the real machine. Killing that process kills the command."""
         init = str(self._machines[HUB].init)
         return ["nsenter", "-t", init, "--net", "--uts", "--mount", "--", *command]
 
@@ -207,8 +209,8 @@ class Machines:
         self._ip(HUB, f"link set port{self._machines[name].port} up")
 
     def cut(self, name: str, other: str) -> None:
-        """Drop all packets between a node and `other`: "controller" (the hub's first address) or "service"
-        (its second one, and the real machine's)."""
+        """Drop all packets between a node and `other`: "controller" (the first address of the machine `hub`)
+        or "service" (its second one, and the real machine's)."""
         for peer in self._peers(other):
             self._ip(
                 name, f"neigh replace {peer} lladdr {_UNASSIGNED_ADDRESS} dev eth0 nud permanent"

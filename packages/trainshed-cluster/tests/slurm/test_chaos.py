@@ -61,7 +61,8 @@ def test_jobs_survive_random_cluster_faults(tmp_path: Path, keep: float) -> None
     seed = int(os.environ.get("TRAINSHED_CHAOS_SEED", secrets.randbelow(10**6)))
     print(f"seed {seed}, kept in {tmp_path}")
     plans = make_plans(seed, JOBS, Pace(1, 20), KINDS)
-    # Slurm marks nodes as down before their agents' leases end, and that must have no effect.
+    # Slurm marks nodes as down before their agents have been silent for a whole lease, and that must have no
+    # effect.
     with SlurmLab(tmp_path / "lab", [common_place()]) as lab:
         # A short path for sockets that nodes can see.
         place = Path(tempfile.mkdtemp(prefix="c", dir=common_place()))

@@ -1,5 +1,5 @@
 """Slurm as a cluster of the remote engine, tested on a real one: allocations, rejected requests, agents that
-survive all processes on the hub, and no allocations without an owner."""
+survive all processes on the hub (the controller's machine), and no allocations without an owner."""
 
 import asyncio
 import contextlib

@@ -32,8 +32,8 @@ def autoload() -> None:
         if fault:
             process.report("native", fault, "WARNING")
         elif os.environ.get("RANK", "0") == "0":
-            # This note is for the service. Without it, the job would only show that no worker connects to its
-            # reducers.
+            # This note shows the reason on the job's timeline. Without it, the job would only show that no
+            # worker connects to its reducers.
             process.reports().add_note(
                 "off", "native all-reduce is used: TRAINSHED_REDUCTION is off"
             )

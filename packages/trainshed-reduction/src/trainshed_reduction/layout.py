@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 SMALLEST_CHUNK = 16 << 10
 _ROWS = 16
-"""Minimum number of rows in an operation, unless the operation is very small. A row has one chunk per lane.
-The link sends nothing while the results of the last row arrive, so this row should be a small part of the
-operation."""
+"""Minimum number of rows in an operation, unless the operation is very small. A row has one chunk per lane
+(connection to a thread of a reducer). The link sends nothing while the results of the last row arrive, so
+this row should be a small part of the operation."""
 
 
 class Bounds(NamedTuple):
@@ -34,7 +34,7 @@ def bounds(workers: int, reducers: int, speed: float) -> Bounds:
 
 def chunk_elements(total: int, itemsize: int, lanes: int, largest: int) -> int:
     """Return the number of elements in a chunk of an operation. A chunk has at most `largest` bytes, and is
-    so small that even small operations use all lanes.
+    so small that even small operations use all lanes (connections to reducers).
 
     `total`: elements of the operation. `itemsize`: bytes of an element.
     """

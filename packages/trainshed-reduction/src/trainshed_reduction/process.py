@@ -28,8 +28,9 @@ class Reports:
         self._notes: Dict[str, Dict[str, str]] = {}
 
     def add_note(self, name: str, text: str, severity: str = "INFO") -> bool:
-        """Add a note, unless a note of that name exists. `severity`: INFO, WARNING or ERROR. Return False if
-        the note could not be written. The caller need not log a written note, because the service logs it."""
+        """Add a note (a message for the job's timeline), unless a note of that name exists. `severity`: INFO,
+        WARNING or ERROR. Return False if the note could not be written. The caller need not log a written
+        note, because the service logs it."""
         with self._lock:
             if name in self._notes:
                 return True
@@ -37,8 +38,8 @@ class Reports:
             return self._write()
 
     def announce(self) -> None:
-        """Write the report file even without notes. Its existence shows the service that reducers are
-        available to this program."""
+        """Write the report file even without notes (messages for the job's timeline). Its existence shows the
+        service that reducers are available to this program."""
         with self._lock:
             self._write()
 
@@ -88,8 +89,8 @@ def reports() -> Reports:
 
 
 def report(note: str, text: str, severity: str = "INFO") -> None:
-    """Add a note with the name `note` to this process's report, or log the text if the report cannot be
-    written."""
+    """Add a message for the job's timeline, with the name `note`, to this process's report, or log the text
+    if the report cannot be written."""
     if not reports().add_note(note, text, severity):
         log(text)
 

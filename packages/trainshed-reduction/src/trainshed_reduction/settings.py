@@ -27,7 +27,7 @@ class Settings(NamedTuple):
     #: Maximum bytes of a chunk.
     chunk_bytes: int = 256 << 10
     #: Maximum bytes in flight (sent, but without a result); 0 = computed from the bandwidth and the number of
-    #: lanes (`client.running_group`).
+    #: connections to reducers (`client.running_group`).
     credit_bytes: int = 0
     #: Seconds to wait for all reducers and ranks when a group is formed.
     start_seconds: float = 60.0

@@ -9,8 +9,9 @@ _CUBIC, _RENO = b"cubic", b"reno"
 
 
 def set_options(connection: socket.socket, seconds: float) -> None:
-    """Set the options of a lane's TCP connection, on either side. Small frames are sent immediately. The
-    system detects a host that disappears, or that accepts no data for `seconds`. Raises OSError.
+    """Set the options of a TCP connection between a worker and a reducer, on either side. Small frames are
+    sent immediately. The system detects a host that disappears, or that accepts no data for `seconds`. Raises
+    OSError.
 
     If the default congestion control is cubic, use reno instead. `client.running_group` limits the data in
     flight, so a connection rarely uses its whole window. Cubic ends a slow start at the first delay

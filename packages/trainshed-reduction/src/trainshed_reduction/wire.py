@@ -118,8 +118,8 @@ class Header(NamedTuple):
     step: int = 0
     #: Number of bytes of the payload.
     nbytes: int = 0
-    #: From a worker: number of results of this lane that the worker has. From a reducer: number of results of
-    #: this lane that all ranks have.
+    #: From a worker: number of results of this lane (connection) that the worker has. From a reducer: number
+    #: of results of this lane that all ranks have.
     acknowledged: int = 0
     #: Number of the operation in messages to users, from 1 on; 0 = the operation has no number.
     ordinal: int = 0
@@ -139,7 +139,7 @@ def unpack(data: "bytes | bytearray | memoryview") -> Header:
 
 
 class Hello(NamedTuple):
-    """The first message of a worker on a lane."""
+    """The first message of a worker on a lane, its connection to one thread of a reducer."""
 
     #: Digest of the group's name.
     group: bytes
@@ -149,21 +149,22 @@ class Hello(NamedTuple):
     world: int
     #: Index of the reducer's thread.
     lane: int = 0
-    #: Number of results of this lane and this generation that the rank has.
+    #: Number of results of this lane (connection) and this generation that the rank has.
     received: int = 0
 
 
 class Accept(NamedTuple):
     """A reducer's answer to HELLO: it accepts the worker."""
 
-    #: Number of the reducer's threads. A worker has a lane to each thread.
+    #: Number of the reducer's threads. A worker has one connection (lane) to each thread.
     threads: int
 
 
 class Start(NamedTuple):
     """A reducer's message after all ranks are connected: chunks may be sent."""
 
-    #: Position at which the lane continues. It is the lowest number of results that any rank has received.
+    #: Position at which the lane (the worker's connection to this thread) continues. It is the lowest number
+    #: of results that any rank has received.
     position: int
 
 

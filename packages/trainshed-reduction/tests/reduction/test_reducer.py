@@ -18,7 +18,7 @@ from trainshed_reduction.reducer.__main__ import main
 
 
 def _gather(port: int, world: int, count: int = 1) -> list[list[Worker]]:
-    """Return the workers of a started group, by lane."""
+    """Return the workers of a started group, by lane (index of the reducer's thread)."""
     lanes = [
         [Worker(port, rank, world, lane=lane) for rank in range(world)] for lane in range(count)
     ]

@@ -1,5 +1,5 @@
 """Tests of groups of workers with real reducers: sums are exact for all sizes, types and numbers of lanes
-(spec/reduction#exactness)."""
+(connections to reducers) (spec/reduction#exactness)."""
 
 import threading
 from collections.abc import Iterator

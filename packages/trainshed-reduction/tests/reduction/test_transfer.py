@@ -30,8 +30,8 @@ class ReceivedFrame(NamedTuple):
 
 
 class ScriptedReducer:
-    """The reducer's end of a lane. `buffer`: bytes of the system's socket buffers; 0 = default. `tcp`: use a
-    TCP connection instead of a socket pair."""
+    """The reducer's end of a lane, the connection between a worker and one thread. `buffer`: bytes of the
+    system's socket buffers; 0 = default. `tcp`: use a TCP connection instead of a socket pair."""
 
     def __init__(self, buffer: int = 0, *, tcp: bool = False) -> None:
         if tcp:
@@ -133,7 +133,7 @@ def settle(transfer: NativeTransfer, reducers: list[ScriptedReducer]) -> list[Ev
 
 
 Make = Callable[[int, int], NativeTransfer]
-"""From lanes and credit."""
+"""Creates a transfer from the number of lanes (connections) and the credit (maximum bytes in flight)."""
 PLENTY = 1 << 30
 
 
@@ -192,8 +192,8 @@ def test_credit_limits_the_data_in_flight_over_all_lanes(make: Make, reducers: R
 
 
 def test_frames_of_lower_rows_are_sent_first(make: Make, reducers: Reducers) -> None:
-    """spec/reduction: This order holds across lanes (stagger), so that ranks start with different
-    reducers."""
+    """spec/reduction: This order holds across all lanes (connections to reducers), so that ranks start with
+    different reducers."""
     first, second = reducers(), reducers()
     transfer = make(2, 3000)
     attach(transfer, 0, first)
@@ -202,7 +202,7 @@ def test_frames_of_lower_rows_are_sent_first(make: Make, reducers: Reducers) -> 
         for index in range(3):
             transfer.push(lane, chunk(lane, index, bytearray(1000), row=row + index))
     settle(transfer, [first, second])
-    # The lower rows have used the credit, but every lane may send one chunk.
+    # The lower rows have used the credit, but every lane (connection) may send one chunk.
     assert (len(first.arrived), len(second.arrived)) == (1, 3)
 
 
@@ -408,8 +408,8 @@ def test_tensor_memory_is_released_after_its_result(make: Make, reducers: Reduce
 
 
 def test_results_reach_their_targets_on_many_busy_lanes(make: Make, reducers: Reducers) -> None:
-    """spec/reduction#exactness: Every result reaches its target, in the order of its lane. The streams arrive
-    in pieces of any size."""
+    """spec/reduction#exactness: Every result reaches its target, in the order of its lane (connection). The
+    streams arrive in pieces of any size."""
     chance = random.Random(6)
     lanes = [reducers(chance.choice((4096, 0))) for _ in range(70)]
     transfer = make(len(lanes), 100_000)
@@ -464,7 +464,7 @@ def test_frame_with_a_wrong_length_is_rejected(reducers: Reducers) -> None:
 
 
 def test_unusable_socket_raises_os_error(make: Make) -> None:
-    """spec/reduction#losses: A lost connection fails the lane, not the process."""
+    """spec/reduction#losses: A lost connection ends the lane (the link to one reducer), not the process."""
     transfer = make(1, PLENTY)
     with socket.socket() as closed:
         pass  # The socket is closed now.

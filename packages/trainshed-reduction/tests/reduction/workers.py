@@ -1,4 +1,5 @@
-"""A simple worker for tests of reducers: it blocks, and has one lane and one operation at a time."""
+"""A simple worker for tests of reducers: it blocks, and has one connection to a reducer (lane) and one
+operation at a time."""
 
 import time
 from typing import Any

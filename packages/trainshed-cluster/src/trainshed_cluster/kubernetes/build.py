@@ -59,8 +59,8 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         listening=Listening(settings.address, settings.port, service_sockets(context)),
         lease=settings.lease,
         # Programs on a node that is GONE count as lost at once. A silent node is an exception:
-        # `states.node_state` reports that its programs may still run, so they count as lost when their leases
-        # end.
+        # `states.node_state` reports that its programs may still run, so they count as lost only when their
+        # agents have been silent for a whole lease (a setting, in seconds).
         down_is_lost=True,
         agent=partial(_document, context, settings, cache(partial(agent_settings, context))),
         command=partial(_command, Extensions(context.cache, directory / "extensions")),

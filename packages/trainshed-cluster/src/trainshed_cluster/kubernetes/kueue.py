@@ -65,7 +65,8 @@ def replacement_delay(
         pod
         for held, pod in pods.items()
         # Kueue counts every Pod that has not ended. This includes Pods of lost nodes, although the programs
-        # in them have ended because their leases have expired.
+        # in them have ended because their agents had no contact with the service for a whole lease (a
+        # setting).
         if held != allocation and group(held) == group(allocation) and pod.status.phase not in ENDED
     ]
     if len(others) < need.gang_size:

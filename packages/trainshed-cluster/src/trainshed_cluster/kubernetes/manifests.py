@@ -196,7 +196,8 @@ def _affinity(operator: Literal["In", "NotIn"], nodes: Collection[str]) -> dict[
 def _tolerations(route: KubernetesRoute) -> list[dict[str, Any]]:
     """Return the operator's tolerations, and two unlimited tolerations for nodes that are not ready or
     unreachable. Without these two, Kubernetes would end the Pods on such nodes after a fixed time, although
-    their programs may still run. The service counts the programs as lost only when their agent's lease ends.
+    their programs may still run. The service counts the programs as lost only when their agent has been
+    silent for a whole lease (a setting, in seconds).
     """
     own = [
         {

@@ -2,8 +2,8 @@
 a connection to the service (docs/adr/0061).
 
 If the connection is lost, programs continue and keep their output. The agent repeats its reports on the next
-connection. After a whole lease without contact, the agent ends its programs, because the service may have
-moved the replicas to other nodes.
+connection. After a whole lease (a setting, in seconds) without contact, the agent ends its programs, because
+the service may have moved the replicas to other nodes.
 """
 
 import asyncio
@@ -149,11 +149,13 @@ class Agent:
         self._is_ending = False
         #: The service has revoked this agent. Replacements of its programs may already run elsewhere.
         self._is_revoked = False
-        #: The agent ended because its lease expired. The agent's process must then release the allocation.
+        #: The agent ended because it had no contact with the service for a whole lease. The agent's process
+        #: must then release the allocation.
         self.is_lease_expired = False
 
     async def run(self) -> None:
-        """Run until the service shuts the agent down or the lease ends."""
+        """Run until the service shuts the agent down, or until the lease ends: the agent had no contact with
+        the service for too long."""
         try:
             await self._engine.start()
         except (EngineUnavailable, LevelUnavailable, OSError) as failure:
@@ -268,12 +270,13 @@ class Agent:
             sending.cancel()
             beating.cancel()
             # Wait only for the tasks that use this connection. Orders continue without the connection,
-            # because they may take longer than the lease.
+            # because they may take longer than the lease (the agent's maximum time without contact).
             await asyncio.gather(sending, beating, return_exceptions=True)
 
     async def _send_beats(self, connection: Connection) -> None:
-        """Renew the lease by heartbeats while the connection is open. Closes the connection if the service
-        does not acknowledge the heartbeats."""
+        """Send heartbeats while the connection is open. They renew the lease, the time after which an agent
+        without contact ends its programs. Closes the connection if the service does not acknowledge the
+        heartbeats."""
         with contextlib.suppress(ChannelClosed):
             while not self._lease.is_unacknowledged:
                 number = self._lease.next_number(_now())
@@ -480,8 +483,8 @@ class Agent:
 
 
 def _now() -> float:
-    """Return the current time of the clock for leases. Unlike the monotonic clock, it also counts the time
-    while the machine is suspended."""
+    """Return the current time of the clock that measures the lease, the agent's maximum time without contact.
+    Unlike the monotonic clock, it also counts the time while the machine is suspended."""
     return time.clock_gettime(kernel.BOOT_CLOCK)
 
 

@@ -225,7 +225,8 @@ async def _report_refusal(document: AgentDocument, why: str) -> None:
 
 
 async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle) -> bool:
-    """Run the agent with this startup data until it ends. Return whether it ended because its lease ended."""
+    """Run the agent with this startup data until it ends. Return whether it ended because it had no contact
+    with the service for a whole lease."""
     dialer: Dialer[News, Order] = Dialer(document.credential, Order)
     sockets = {name: directory / _SOCKET_DIRECTORY / name for name in document.sockets}
     for path in sockets.values():

@@ -60,7 +60,8 @@ earlier queries do not show whether the agent has ended."""
 _END_TIMEOUT = 30.0
 """Maximum seconds to wait until the cluster reports why an allocation ended."""
 _LOAD_TIMEOUT = 10.0
-"""Maximum seconds between an agent's start on the cluster and the start of its lease."""
+"""Maximum seconds between an agent's start on the cluster and the start of its lease, which limits its time
+without contact to the service."""
 _SHUTDOWN_TIMEOUT = 10.0
 """Seconds that an agent has to remove its files before the service releases its allocation."""
 _CLOCK_SOURCE = "clock"
@@ -138,7 +139,7 @@ class Agents:
         await self._tasks.close()
         await self.hub.close()
 
-    # --- called by the hub ---
+    # --- called by the hub, the server to which agents connect ---
 
     def is_admitted(self, name: str) -> bool:
         """Return whether an agent of that name may connect now."""
@@ -277,7 +278,8 @@ class Agents:
                     if isinstance(news, messages.Answer):
                         agent.deliver_answer(news)
                     elif isinstance(news, messages.Beat):
-                        # Acknowledge heartbeats of an idle agent, too, because this renews the agent's lease.
+                        # Acknowledge heartbeats of an idle agent, too, because this renews the agent's lease,
+                        # the time after which an agent without contact ends.
                         agent.acknowledge(news.number)
                     continue
                 gang, copies = now, StreamCopies(self._streams, *now.key)

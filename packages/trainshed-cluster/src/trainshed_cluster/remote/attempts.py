@@ -118,8 +118,8 @@ class Attempts:
     # --- events ---
 
     def report_lost(self, gang: Gang, replica_slot: ReplicaSlot) -> None:
-        """Report that the current incarnation of a replica is lost: it ended together with its agent, or
-        never started."""
+        """Report that the current run (incarnation) of a replica is lost: it ended together with its agent,
+        or never started."""
         self.report(
             gang,
             ReplicaLost(
@@ -134,8 +134,8 @@ class Attempts:
     def report_end(
         self, gang: Gang, replica_slot: ReplicaSlot, incarnation: int | None = None
     ) -> None:
-        """Report the end of an incarnation again. Used for incarnations whose end no agent can report.
-        `incarnation`: None = the last incarnation."""
+        """Report the end of a replica's run again. Used for runs whose end no agent can report.
+        `incarnation`: number of the run; None = the last one."""
         incarnation = replica_slot.launched if incarnation is None else incarnation
         end = gang.ends.get(replica_slot.replica)
         if end is not None and end.incarnation == incarnation:

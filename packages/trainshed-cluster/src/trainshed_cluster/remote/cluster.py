@@ -28,8 +28,8 @@ class AgentEnded(ClusterUnavailable):
 
 
 class AgentsMayLive(ClusterUnavailable):
-    """The cluster no longer lists an allocation, and its end was not observed. Its programs may run until the
-    lease of its agents ends."""
+    """The cluster no longer lists an allocation, and its end was not observed. Its programs may run until its
+    agents have had no contact with the service for a whole lease, and end them."""
 
 
 class Owner(Struct, frozen=True):

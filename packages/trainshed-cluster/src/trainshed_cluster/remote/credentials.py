@@ -1,5 +1,6 @@
 """Issues the certificates by which agents and their service authenticate each other. The engine's own
-certificate authority signs them. Only agents and the hub trust this authority.
+certificate authority signs them. Only agents and the hub (the service's server for agents) trust this
+authority.
 
 Agents verify that the authority issued the hub's certificate, and that it contains the hub's name. For each
 connection, the hub verifies the agent's certificate, and that an agent of that name is expected. Agents'
@@ -23,16 +24,19 @@ if TYPE_CHECKING:
     from trainshed.access.authority import Authority
 
 SERVER_NAME: Final = "hub.trainshed.internal"
-"""Name in the hub's certificate. Agents verify this name, whatever address they connect to."""
+"""Name in the certificate of the hub, the service's server for agents. Agents verify this name, whatever
+address they connect to."""
 _SCHEME: Final = "trainshed-agent:"
 _VALID_FROM: Final = datetime(2020, 1, 1, tzinfo=UTC).timestamp()
 _VALID_UNTIL: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
-"""Expiry time of the certificates of the authority and of the hub. It is so far in the future that a wrong
-clock of a node does not matter. Whether an agent's certificate has expired depends on the service's clock."""
+"""Expiry time of the certificates of the certificate authority and of the hub (the server for agents). It is
+so far in the future that a wrong clock of a node does not matter. Whether an agent's certificate has expired
+depends on the service's clock."""
 
 
 class Credential(Struct, frozen=True):
-    """The secret of one agent: the address of the hub, and its certificates."""
+    """The secret of one agent: the address of the hub (the service's server for agents), and the agent's
+    certificates."""
 
     #: The agent's name. It consists of the name of its allocation, its node, and a random suffix, separated
     #: by "/".
@@ -49,8 +53,8 @@ class Credential(Struct, frozen=True):
 
 
 class Issuer:
-    """Signs the certificates of the hub and of agents. May be used from any event loop or thread. A signature
-    takes a millisecond."""
+    """Signs the certificates of agents and of their server, the hub. May be used from any event loop or
+    thread. A signature takes a millisecond."""
 
     def __init__(self, authority: "Authority") -> None:
         self._authority = authority
@@ -81,8 +85,8 @@ class Issuer:
         return cls(authority)
 
     def server(self) -> ssl.SSLContext:
-        """Return the hub's TLS context. It accepts only TLS 1.3, and only peers with a certificate that this
-        authority issued to an agent."""
+        """Return the TLS context of the hub, the server for agents. It accepts only TLS 1.3, and only peers
+        with a certificate that this authority issued to an agent."""
         context = _context(ssl.PROTOCOL_TLS_SERVER, self.authority)
         certificate, key = self._authority.issue((SERVER_NAME,), _VALID_FROM, _VALID_UNTIL)
         _show(context, certificate, key)
@@ -98,8 +102,9 @@ class Issuer:
 
 
 def client(credential: Credential) -> ssl.SSLContext:
-    """Return an agent's TLS context. It uses only TLS 1.3, and connects only to the hub that the credential
-    belongs to. Raises OSError. That includes ssl.SSLError for an invalid credential."""
+    """Return an agent's TLS context. It uses only TLS 1.3, and connects only to the hub (the service's server
+    for agents) that the credential belongs to. Raises OSError. That includes ssl.SSLError for an invalid
+    credential."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, credential.authority)
     _show(context, credential.certificate.encode(), credential.key.encode())
     return context

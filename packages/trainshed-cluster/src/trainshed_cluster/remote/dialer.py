@@ -1,5 +1,5 @@
-"""The agent's end of the connections to the service. It connects to the hub, and forwards connections of
-programs on the agent's node to sockets of the service."""
+"""The agent's end of the connections to the service. It connects to the hub (the service's server for
+agents), and forwards connections of programs on the agent's node to sockets of the service."""
 
 import asyncio
 from pathlib import Path
@@ -99,7 +99,7 @@ class Dialer(Generic[Sent, Received]):
 
     async def _open_for(self, program: asyncio.StreamWriter, destination: str) -> Streams:
         """Open a tunnel for a program's connection, with retries. Raises OSError if the time limit is
-        reached, the hub rejects the tunnel, or the program has disconnected."""
+        reached, the service's hub rejects the tunnel, or the program has disconnected."""
         loop, pause = asyncio.get_running_loop(), _RETRY_INTERVAL
         until = loop.time() + _RETRY_TIMEOUT
         while True:
@@ -117,7 +117,8 @@ class Dialer(Generic[Sent, Received]):
             pause *= 2
 
     async def _connect(self, destination: str) -> Streams:
-        """Connect to the hub, send the destination, and return the connection after the hub accepts it."""
+        """Connect to the hub (the service's server for agents), send the destination, and return the
+        connection after the hub accepts it."""
         host, port = self._credential.host, self._credential.port
         writer = None
         try:

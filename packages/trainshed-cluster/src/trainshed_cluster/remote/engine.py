@@ -1,9 +1,9 @@
 """Implements the engine port on the nodes of a cluster. On each node of an attempt, an agent connects to this
 service (docs/adr/0061).
 
-The records (`Attempts`) contain the node of each replica, and the incarnations that may have started. Only
-agents observe programs and their ends. On each new connection, agents report again which programs have
-started and ended.
+The records (`Attempts`) contain the node of each replica, and which of its runs (incarnations) may have
+started. Only agents observe programs and their ends. On each new connection, agents report again which
+programs have started and ended.
 """
 
 import asyncio
@@ -408,7 +408,7 @@ class RemoteEngine(NoTerminals):
         return list(plans)
 
     async def _record_launches(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
-        """Record that incarnations are launched, before the agents receive the orders."""
+        """Record that runs of replicas (incarnations) are launched, before the agents receive the orders."""
         async with self._attempts.lock(gang.key):
             record = gang.record
             for plan in plans:
@@ -426,7 +426,8 @@ class RemoteEngine(NoTerminals):
                 await self._attempts.write(gang, record)
 
     async def _forbid(self, gang: Gang, replica: ReplicaId, incarnation: int) -> None:
-        """Record that an incarnation must never start, even if a launch of it arrives later."""
+        """Record that one run of a replica (`incarnation`) must never start, even if a launch of it arrives
+        later."""
         async with self._attempts.lock(gang.key):
             replica_slot = gang.record.replica_slot(replica)
             if replica_slot is not None and replica_slot.forbidden < incarnation:
@@ -434,8 +435,8 @@ class RemoteEngine(NoTerminals):
                 await self._attempts.write(gang, gang.record.with_replica_slot(forbidden))
 
     async def _is_settled(self, gang: Gang, plan: LaunchPlan) -> bool:
-        """Return whether an incarnation has already ended or will never start. In both cases, report its end
-        again."""
+        """Return whether the planned run of a replica (its incarnation) has already ended or will never
+        start. In both cases, report its end again."""
         replica_slot = gang.record.replica_slot(plan.replica)
         assert replica_slot is not None
         agent = gang.agent(replica_slot)

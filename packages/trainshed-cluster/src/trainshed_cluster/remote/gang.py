@@ -76,7 +76,7 @@ class Gang(Struct):
     record: GangRecord
     #: The current agents, by `agent_key`: one for each node of each allocation.
     agents: dict[str, AgentHandle] = field(default_factory=dict[str, AgentHandle])
-    #: The reported end of the last incarnation of each replica.
+    #: The reported end of the last run (incarnation) of each replica.
     ends: dict[ReplicaId, Ended] = field(default_factory=dict[ReplicaId, Ended])
     #: The caller has requested the release of the attempt.
     is_released: bool = False
@@ -112,7 +112,8 @@ class Gang(Struct):
         return fire(replica_slot, self.ends.get(replica_slot.replica), trigger, **changes)
 
     def record_end(self, end: Ended) -> None:
-        """Record the reported end of an incarnation. Ignored if a later incarnation has already ended."""
+        """Record the reported end of a run (incarnation) of a replica. Ignored if a later run of that replica
+        has already ended."""
         known = self.ends.get(end.replica)
         if known is None or known.incarnation <= end.incarnation:
             self.ends[end.replica] = end

@@ -33,11 +33,12 @@ _PIECE: Final = 1 << 16
 
 
 class HubRefused(ConnectionError):
-    """The hub knows the agent, but rejects its request. The message contains the reason."""
+    """The hub (the server for agents) knows the agent, but rejects its request. The message contains the
+    reason."""
 
 
 class NotAdmitted(HubRefused):
-    """The hub does not expect an agent with this name."""
+    """The hub (the server for agents) does not expect an agent with this name."""
 
 
 async def read_line(reader: asyncio.StreamReader) -> bytes:
@@ -56,8 +57,8 @@ def answer(kind: str, why: str = "") -> bytes:
 
 
 def check_answer(line: str) -> None:
-    """Check the answer of the hub. Raises NotAdmitted if the hub does not expect the agent, HubRefused if it
-    rejects the destination, and ConnectionError if the answer is invalid."""
+    """Check the answer of the hub, the server for agents. Raises NotAdmitted if the hub does not expect the
+    agent, HubRefused if it rejects the destination, and ConnectionError if the answer is invalid."""
     kind, _, why = line.partition(" ")
     if kind == YES:
         return

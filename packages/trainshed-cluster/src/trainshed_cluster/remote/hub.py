@@ -42,12 +42,13 @@ _LIMITS: Final = Limits(connections=256, head_seconds=greeting.SECONDS)
 _MAX_AGENT_CONNECTIONS: Final = 1024
 """Maximum number of connections of one agent."""
 _PORTS: Final = range(10000, 20000)
-"""The hub chooses its port in this range, so that it can open the same port again after a restart. Other
-programs rarely use such ports: the kernel chooses ports of outgoing connections from 32768 on, replicas that
-share an address listen on 20000 to 31999, and Kubernetes' services listen on other ports, up to 32767."""
+"""The hub (the server for agents) chooses its port in this range, so that it can open the same port again
+after a restart. Other programs rarely use such ports: the kernel chooses ports of outgoing connections from
+32768 on, replicas that share an address listen on 20000 to 31999, and Kubernetes' services listen on other
+ports, up to 32767."""
 _MAX_PORT_TRIES: Final = 100
 _BIND_TIMEOUT: Final = 5.0
-"""Seconds for which the hub tries to open a port that is in use."""
+"""Seconds for which the hub (the server for agents) tries to open a port that is in use."""
 _BIND_INTERVAL: Final = 0.05
 _ACCEPT_RETRY_INTERVAL: Final = 0.1
 
@@ -70,7 +71,7 @@ class Hub(Generic[Sent, Received]):
         dialed_host: str = "127.0.0.1",
         limits: Limits = _LIMITS,
     ) -> None:
-        """Create a hub that is not listening yet.
+        """Create a hub (a server for agents) that is not listening yet.
 
         Args:
             host: Address to listen on.
@@ -246,8 +247,8 @@ class Hub(Generic[Sent, Received]):
             return
         agent = self._agents.setdefault(name, _Agent())
         if destination != greeting.CONTROL and len(agent.connections) >= _MAX_AGENT_CONNECTIONS:
-            # The limit does not apply to conversations: if an agent starts a new conversation, the hub ends
-            # the older conversation.
+            # The limit does not apply to conversations: if an agent starts a new conversation, the hub (this
+            # server for agents) ends the older conversation.
             _refuse(
                 writer,
                 greeting.CLOSED,

@@ -12,16 +12,17 @@ from collections.abc import Callable
 from typing import Final
 
 MIN_LEASE: Final = 5
-"""Minimum lease in seconds."""
+"""Minimum of the setting `lease`, in seconds."""
 LAST_GRACE: Final = 3.0
-"""Grace period in seconds for programs after the lease has expired."""
+"""Grace period in seconds for programs after their agent had no contact with the service for a whole lease.
+"""
 _MARGIN: Final = 5.0
-"""Seconds between the end of the lease and the time at which an agent counts as dead. It exceeds
-`LAST_GRACE`, because killing the programs also takes time."""
+"""Seconds between the end of an agent's lease (its maximum time without contact) and the time at which an
+agent counts as dead. It exceeds `LAST_GRACE`, because killing the programs also takes time."""
 _MAX_BEAT_INTERVAL: Final = 10.0
 _BEATS_PER_LEASE: Final = 8
-"""Number of heartbeats within one lease, if the lease is short. For long leases, `_MAX_BEAT_INTERVAL`
-applies."""
+"""Number of heartbeats within one lease (the agent's maximum time without contact), if the lease is short.
+For long leases, `_MAX_BEAT_INTERVAL` applies."""
 _MAX_UNACKNOWLEDGED: Final = 4
 """Number of unacknowledged heartbeats after which an agent connects again. An agent that was suspended first
 reads the acknowledgements that have arrived in the meantime, so it does not reach this number."""
@@ -45,7 +46,8 @@ def death_timeout(lease: float) -> float:
 
 
 class Lease:
-    """An agent's lease. Times are seconds of its monotonic clock.
+    """An agent's lease: the time for which its programs continue without contact to the service. Times are
+    seconds of its monotonic clock.
 
     Args:
         seconds: Length of the lease.
@@ -90,6 +92,6 @@ class Lease:
         self._sent_at.clear()
 
     def _set(self, until: float) -> None:
-        #: End of the lease unless it is renewed.
+        #: End of the agent's lease (its maximum time without contact), unless the lease is renewed.
         self.until = until
         self._renewed(until)

@@ -73,9 +73,9 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     #: Grace period in seconds for programs after a SIGTERM from outside the service. The agent reports their
     #: ends. 0 = the agent ends at once, with its programs and without reports.
     grace: float = 0.0
-    #: Command that the agent executes after its lease has expired and its programs have ended. The command
-    #: releases the agent's allocation if no other agent uses the allocation. () = the allocation ends with
-    #: the agent.
+    #: Command that the agent executes after it had no contact with the service for a whole lease and its
+    #: programs have ended. The command releases the agent's allocation if no other agent uses the allocation.
+    #: () = the allocation ends with the agent.
     release_command: tuple[str, ...] = msgspec.field(default=(), name="forsaken")
 
 
@@ -135,7 +135,7 @@ class Stop(Call, frozen=True, tag=True):
 
 
 class StopReplica(Call, frozen=True, tag=True):
-    """Stop one incarnation."""
+    """Stop one run (incarnation) of a replica."""
 
     replica: ReplicaId
     incarnation: int
@@ -144,7 +144,7 @@ class StopReplica(Call, frozen=True, tag=True):
 
 
 class Inject(Call, frozen=True, tag=True):
-    """Inject a fault into one incarnation."""
+    """Inject a fault into one run (incarnation) of a replica."""
 
     replica: ReplicaId
     incarnation: int
@@ -165,8 +165,8 @@ class WriteLog(Call, frozen=True, tag=True):
 
 
 class OpenTerminal(Call, frozen=True, tag=True):
-    """Open a shell in a running incarnation. The agent opens a stream to the service for the shell's input
-    and output (`hub.expect`)."""
+    """Open a shell next to the running program of a replica. The agent opens a stream to the service for the
+    shell's input and output (`hub.expect`)."""
 
     replica: ReplicaId
     incarnation: int
@@ -297,7 +297,8 @@ class Ending(msgspec.Struct, frozen=True, tag=True):
 
 
 class Beat(Timed, frozen=True, tag=True):
-    """A heartbeat, which the agent sends several times per lease. The service's answer renews the lease."""
+    """A heartbeat, which the agent sends several times per lease. The service's answer renews the lease,
+    after which an agent without contact ends its programs."""
 
     number: int
 

@@ -9,8 +9,8 @@ from trainshed_cluster.remote.messages import News
 
 
 class SeenNews:
-    """All news about an agent's replicas: starts, notes and ends of incarnations, numbers of log lines, and
-    measurements. The agent sends all this news again on every new connection."""
+    """All news about an agent's replicas: starts and ends of their runs (incarnations), notes to users,
+    numbers of log lines, and measurements. The agent sends all this news again on every new connection."""
 
     def __init__(self) -> None:
         self._news: dict[tuple[ReplicaId, int], list[News]] = {}
@@ -35,7 +35,7 @@ class SeenNews:
         return sorted({replica for replica, _ in self._news})
 
     def live(self) -> list[ReplicaId]:
-        """Return the replicas whose last incarnation has started and not ended."""
+        """Return the replicas whose last run (incarnation) has started and not ended."""
         ends = messages.Exited, messages.Lost
         last = {
             replica: of_replica
@@ -48,8 +48,9 @@ class SeenNews:
         ]
 
     def all(self) -> list[tuple[ReplicaId, News]]:
-        """Return all news about starts, notes and ends. The news of each replica is in order. The starts of
-        all replicas come first, because a replica may have waited for its peers to start."""
+        """Return all news about starts and ends of replicas, and their notes to users. The news of each
+        replica is in order. The starts of all replicas come first, because a replica may have waited for its
+        peers to start."""
         events = [
             (incarnation, replica, news)
             for (replica, incarnation), of_replica in sorted(

@@ -146,7 +146,8 @@ class ClusterNodes:
         """Return the cluster's report of a node. The state is QUARANTINED if this service has quarantined the
         node and the cluster reports it as UP."""
         if report.state is NodeState.GONE and report.is_awaited:
-            # The agents on this node may still run. Each agent counts as lost only when its lease ends.
+            # The agents on this node may still run. Each agent counts as lost only when it has been silent
+            # for a whole lease.
             return replace(report, state=NodeState.UNHEARD)
         quarantined = self._quarantined.get(report.node.name)
         if report.state is NodeState.UP and quarantined:

@@ -71,8 +71,8 @@ class Listening(Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """The address to listen on. The hub listens on all addresses of the machine, because it admits only
-        clients with a certificate."""
+        """The address to listen on. The hub (the server for agents) listens on all addresses of the machine,
+        because it admits only clients with a certificate."""
         return "::" if self.address and ":" in self.address else "0.0.0.0"
 
 
@@ -87,7 +87,7 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     #: Seconds without contact to the service after which an agent of a new attempt ends its programs.
     lease: float
     #: Whether programs on a node that the cluster reports as down count as lost at once. Otherwise they count
-    #: as lost when their agent's lease ends, because they may run until then.
+    #: as lost when their agent has been silent for a whole lease, because they may run until then.
     down_is_lost: bool = False
     #: Creates an agent's startup data (its document) from its credential, job, node, user (`Owner.user`) and
     #: address.

@@ -2,7 +2,7 @@
 Pure.
 
 Each change of state uses the table in `replica_slots.toml`, which has a cell for each state and trigger.
-`state_of` derives the state from the stored fields and from the reported end of the last incarnation.
+`state_of` derives the state from the stored fields and from the reported end of the last run (incarnation).
 """
 
 import enum
@@ -49,9 +49,9 @@ class SlotTrigger(enum.StrEnum):
 
     #: The agent on the replica's node has allocated the replica's slot: directory, address and resources.
     ALLOCATED = "allocated"
-    #: An incarnation of the replica was launched.
+    #: A run (incarnation) of the replica was launched.
     LAUNCHED = "launched"
-    #: An incarnation of the replica will never start.
+    #: A run (incarnation) of the replica will never start.
     REJECTED = "rejected"
     #: The agent was lost, together with all its programs.
     AGENT_LOST = "agent lost"
@@ -74,7 +74,7 @@ _LEAVING: Final = (SlotTrigger.AGENT_REPLACED, SlotTrigger.VACATED, SlotTrigger.
 
 
 class ReplicaSlot(msgspec.Struct, frozen=True, rename={"allocation_index": "part"}):
-    """The position of a replica on the cluster, and its incarnations."""
+    """The position of a replica on the cluster, and its runs (incarnations)."""
 
     replica: ReplicaId
     request: SlotRequest
@@ -83,20 +83,20 @@ class ReplicaSlot(msgspec.Struct, frozen=True, rename={"allocation_index": "part
     #: The directory, address and resources that the agent allocated, with the cluster's name of the node;
     #: None = the agent has not allocated them yet.
     slot: Slot | None = None
-    #: Number of the last launched incarnation; 0 = none.
+    #: Number of the last launched run (incarnation); 0 = none.
     launched: int = 0
-    #: Incarnations up to this number must not start.
+    #: Runs of the replica (incarnations) up to this number must not start.
     forbidden: int = 0
     #: The identity of the replica's program (`launch.documents.identity`); None = no program was launched.
     identity: str | None = None
-    #: Number of the incarnation that was lost with its agent; 0 = none.
+    #: Number of the run (incarnation) that was lost with its agent; 0 = none.
     lost: int = 0
-    #: Why the incarnation `lost` was lost; None = none was lost.
+    #: Why the run with the number `lost` was lost; None = none was lost.
     cause: str | None = None
-    #: The kind of loss of the incarnation `lost`.
+    #: The kind of loss of the run with the number `lost`.
     loss: Cause = Cause.LOST
-    #: Number of the incarnation that had ended before its agent was shut down, so that no agent can report
-    #: its end again; 0 = none.
+    #: Number of the run (incarnation) that had ended before its agent was shut down, so that no agent can
+    #: report its end again; 0 = none.
     ended: int = 0
     #: Port of the replica at its last position, at which its peers connect; None = the replica had no port
     #: yet.

@@ -156,8 +156,8 @@ def test_tainted_node_accepts_only_machines_with_a_toleration() -> None:
 def test_node_state_follows_conditions_and_taints(
     fields: dict[str, Any], state: NodeState, is_awaited: bool
 ) -> None:
-    """Programs on an unreachable node may live until their leases end, unless an operator has marked the node
-    as off."""
+    """Programs on an unreachable node may live until their agents have been silent for a whole lease, unless
+    an operator has marked the node as off."""
     seen = node_state(node(**fields))
     assert (seen[0], seen[2]) == (state, is_awaited)
     assert bool(seen[1]) is (state is not NodeState.UP)
@@ -274,7 +274,8 @@ def test_delay_of_a_custom_image_shows_the_missing_image() -> None:
 
 
 def test_pod_without_its_node_object_has_not_ended() -> None:
-    """The control plane marks it as failed without contacting the node. Its lease must end first."""
+    """The control plane marks it as failed without contacting the node. The service must first wait until the
+    agent there has been silent for a whole lease."""
     lost = DISRUPTED | {"reason": "DeletionByPodGC"}
     assert not pod(phase="Failed", conditions=[lost]).is_over
     ended = {"name": "c", "state": {"terminated": {"exitCode": 1}}}

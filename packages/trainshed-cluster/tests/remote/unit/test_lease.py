@@ -1,5 +1,6 @@
-"""The lease of an agent and the service's death timeout (spec/invariants#one-incarnation), and the conversion
-of times of a node with a wrong clock (docs/adr/0165)."""
+"""The lease of an agent (its maximum time without contact to the service), the service's death timeout
+(spec/invariants#one-incarnation) and the conversion of times of a node with a wrong clock (docs/adr/0165).
+"""
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_service_without_acknowledgements_counts_as_unreachable() -> None:
     lease.next_number(50)
     lease.restart(said_at=60)
     assert not lease.is_unacknowledged
-    # Time to reconnect remains before the lease ends.
+    # Time to reconnect remains before the lease (the agent's maximum time without contact) ends.
     assert 5 * beat_interval(90) < 90
 
 

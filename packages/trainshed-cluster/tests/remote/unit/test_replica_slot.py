@@ -68,7 +68,7 @@ def test_trigger_leads_to_the_state_in_the_table(
 
 
 def test_replica_moves_only_without_a_live_program() -> None:
-    """spec/invariants#one-incarnation: never two live incarnations of one replica."""
+    """spec/invariants#one-incarnation: never two live runs (incarnations) of one replica."""
     for state in SlotState:
         cell = TABLE.cells[state, SlotTrigger.MOVED]
         assert isinstance(cell, Illegal if state.is_live else Next), state

@@ -1,5 +1,5 @@
-"""The pages of one job: overview, usage, drills and specification. Also the actions that cancel, retry and
-create jobs."""
+"""The pages of one job: overview, usage, drills (faults that a user injects) and specification. Also the
+actions that cancel, retry and create jobs."""
 
 import json
 import shlex
@@ -486,13 +486,14 @@ _DRILLS: Final = (
     ("stockout", "Stock-out", "Fail the attempt for lack of capacity."),
     ("internal", "Internal error", "Fail the attempt with an error of the service."),
 )
-"""(API value, name, description) for each kind of drill (docs/drills.md)."""
+"""(API value, name, description) for each kind of drill, a fault that a user injects (docs/drills.md)."""
 _OUTCOMES: Final = {"resumed": "good", "started_over": "bad", "unknown": "wait"}
 """The colour class of each outcome in a resume report."""
 
 
 async def drills(visit: Visit) -> View:
-    """`/jobs/J/drills`: the form of a new drill, and the report on previous drills."""
+    """`/jobs/J/drills`: the form of a new drill (a fault that the user injects), and the report on previous
+    drills."""
     job = await describe(visit)
     report = await visit.get(ResumeReport, of_job(job.uid, "/resumeReport"))
     is_over = job.state in FINAL
@@ -508,7 +509,7 @@ async def drills(visit: Visit) -> View:
 
 
 async def order_drill(visit: Visit) -> Response:
-    """`POST /jobs/J/drills`: inject a fault now or at a log line. Raises CallRejected."""
+    """`POST /jobs/J/drills`: inject a fault (drill) now or at a log line. Raises CallRejected."""
     target, form = visit.variables["job"], visit.form
     body = {"kind": form.get("kind", ""), "replica": form.get("replica", "")}
     if form.get("when") == "line":

@@ -72,8 +72,9 @@ class Formation:
     def _await(
         self, lanes: Sequence[Lane], wanted: Callable[[Lane], Optional[_Found]]
     ) -> List[_Found]:
-        """Connect the given lanes, and wait until `wanted` returns a value for each of them. Return the
-        values. Raises ReductionFailed if a value is missing after the time limit."""
+        """Connect the given lanes (connections to reducers' threads), and wait until `wanted` returns a value
+        for each of them. Return the values. Raises ReductionFailed if a value is missing after the time
+        limit."""
         while True:
             self._news.clear()
             now = time.monotonic()

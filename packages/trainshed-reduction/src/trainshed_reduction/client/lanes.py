@@ -36,7 +36,7 @@ class Dial:
 
 
 class Connection:
-    """One connection of a lane. It includes the attempt to connect.
+    """One connection of a lane (the link to one thread of a reducer). It includes the attempt to connect.
 
     Each connection has a thread, so that an unresponsive reducer does not delay other lanes. The thread
     connects, sends HELLO, waits until all ranks are connected, and stores the results in fields, which the
@@ -131,7 +131,7 @@ class Lane:
         #: Why the last connection was lost or failed; None before the first attempt.
         self.cause: Optional[str] = None
         #: The time at which the last accepted connection was lost. Before that, the time at which the lane
-        #: was created.
+        #: (connection to a reducer's thread) was created.
         self._gone = time.monotonic()
         self._interval = 0.0
         self._due = 0.0
@@ -157,7 +157,8 @@ class Lane:
 
     @property
     def last_frame_time(self) -> float:
-        """The time of the reducer's last frame, or the time at which the lane was lost if that is later."""
+        """The time of the reducer's last frame, or the time at which the connection was lost if that is
+        later."""
         return (
             self._gone
             if self.connection is None
@@ -209,7 +210,7 @@ class Lane:
         self._gone = time.monotonic()
 
     def complaint(self) -> str:
-        """Return a message about why the lane has no running connection."""
+        """Return a message about why the lane has no running connection to its reducer."""
         if self.accept is not None:
             return f"{self}: {self.status or 'it has not reported the missing ranks yet'}"
         return f"no connection to {self}: {self.cause or 'it does not respond'}"
@@ -218,7 +219,7 @@ class Lane:
 def connect_due(
     lanes: Iterable[Lane], dial: Dial, hello: Callable[[Lane], Hello], now: float
 ) -> float:
-    """Start a connection for each lane whose next attempt is due. Return the time at which the next attempt
-    of any lane is due (infinity = none)."""
+    """Start a connection to a reducer for each lane whose next attempt to connect is due. Return the time at
+    which the next attempt of any lane is due (infinity = none)."""
     dues = [lane.connect(dial, hello, now) for lane in lanes]
     return min((due for due in dues if due is not None), default=float("inf"))

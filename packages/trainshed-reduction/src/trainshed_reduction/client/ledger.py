@@ -1,8 +1,8 @@
 """The ledger of a group's operations. It records the destinations of chunks, the received results, and the
 chunks that other ranks may still need. It uses no sockets, threads or clocks.
 
-An operation (all-reduce) consists of chunks. Each chunk is sent to the next position of a lane. All ranks
-compute the same positions.
+An operation (all-reduce) consists of chunks. Each chunk is sent to the next position of a lane (a connection
+to one thread of a reducer). All ranks compute the same positions.
 
 The ledger keeps a chunk until all ranks have its result, because the chunk's reducer may be lost. After such
 a loss, the rank sends the chunk again: its result if it has arrived, or otherwise its input. Until the
@@ -31,9 +31,9 @@ class Place(NamedTuple):
 def place_of(number: int, lanes: int, rank: int, world: int) -> Place:
     """Return the destination of a chunk. `number`: index of the chunk, from 0, over all operations.
 
-    Chunks are assigned to lanes in turn, and a row consists of one chunk per lane. All ranks assign a chunk
-    to the same lane, but each rank sends the chunks of a row in an order that starts at a different lane.
-    Therefore not all ranks send to the same reducer at once.
+    Chunks are assigned in turn to lanes (connections to threads of reducers), and a row consists of one chunk
+    per lane. All ranks assign a chunk to the same lane, but each rank sends the chunks of a row in an order
+    that starts at a different lane. Therefore not all ranks send to the same reducer at once.
     """
     row, lane = divmod(number, lanes)
     return Place(lane, row + (lane - rank * lanes // world) % lanes / lanes)
@@ -107,27 +107,28 @@ class Ledger:
     """The operations of a group on one rank, with their chunks and results."""
 
     def __init__(self, lanes: int, rank: int, world: int, largest: int) -> None:
-        """`lanes`: number of lanes. `largest`: maximum bytes of a chunk, the same on all ranks."""
+        """`lanes`: number of connections to threads of reducers. `largest`: maximum bytes of a chunk, the
+        same on all ranks."""
         self._rank = rank
         self._largest = largest
         self._world = world
         self._lanes = [_Lane() for _ in range(lanes)]
-        #: Number of chunks that were assigned to lanes so far.
+        #: Number of chunks that were assigned to lanes (connections to reducers) so far.
         self._dealt = 0
         self._issued = 0
         #: Unfinished operations, in order.
         self.open: List[Work] = []
 
     def keeps(self, lane: int) -> bool:
-        """Return whether other ranks may lack a result of this lane. The ledger must then keep the lane's
-        chunks."""
+        """Return whether other ranks may lack a result of this lane (a connection to one thread of a
+        reducer). The ledger must then keep the lane's chunks."""
         return bool(self._lanes[lane].entries)
 
     def issue(
         self, view: memoryview, dtype: DType, reduction: Reduction, operation: Operation
     ) -> List[Tuple[int, Frame]]:
         """Start an operation on `view`, a memoryview of bytes. Return (lane, frame) pairs: the frames to
-        send."""
+        send, each with its connection to a reducer."""
         total = len(view) // dtype.itemsize
         step = layout.chunk_elements(total, dtype.itemsize, len(self._lanes), self._largest)
         header = Header(
@@ -149,7 +150,8 @@ class Ledger:
         return self._lanes[lane].received
 
     def oldest_pending(self, lane: int) -> Optional[Entry]:
-        """Return the first chunk of a lane whose result has not arrived; None = all results have arrived."""
+        """Return the first chunk without a result on a lane (a connection to one thread of a reducer); None =
+        all results have arrived."""
         state = self._lanes[lane]
         at = state.received - state.base
         return state.entries[at] if at < len(state.entries) else None
@@ -179,7 +181,8 @@ class Ledger:
         self.open.remove(work)
 
     def acknowledge(self, lane: int, position: int) -> None:
-        """Delete the chunks of a lane below a position, because all ranks have their results."""
+        """Delete the chunks of a lane (a connection to one thread of a reducer) below a position, because all
+        ranks have their results."""
         state = self._lanes[lane]
         while state.base < min(position, state.received):
             entry = state.entries.popleft()
@@ -188,8 +191,8 @@ class Ledger:
             state.base += 1
 
     def replay(self, lane: int, position: int) -> Optional[List[Frame]]:
-        """Return the frames of a lane from `position` on. A reducer requests these frames after a new
-        connection. None = the position is invalid."""
+        """Return the frames of a lane (a connection to one thread of a reducer) from `position` on. A reducer
+        requests these frames after a new connection. None = the position is invalid."""
         state = self._lanes[lane]
         if not state.base <= position <= state.received:
             return None

@@ -20,19 +20,19 @@ class LossDetector:
     """Detects silent reducers and lost ranks by measuring how long this rank has waited for them."""
 
     def __init__(self, limit: float, absence: float, log: Callable[[str], None]) -> None:
-        #: Maximum seconds to wait for the next result of a lane.
+        #: Maximum seconds to wait for the next result on a lane, a connection to one thread of a reducer.
         self._limit = limit
         #: Maximum seconds for which a rank may be connected to no reducer.
         self._absence = absence
         self._log = log
-        #: By index of the lane: the first chunk without a result, and the time since which this rank waits
-        #: for it.
+        #: By index of the lane (connection to a reducer): the first chunk without a result, and the time
+        #: since which this rank waits for it.
         self._waits: Dict[int, Tuple[Entry, float]] = {}
         self._warn_after = _FIRST_WARNING
 
     def check(self, ledger: Ledger, lanes: Sequence[Lane], now: float) -> List[Lane]:
-        """Return the lanes whose reducers are silent although they owe results. Raises ReductionFailed if
-        this rank has waited too long for a result."""
+        """Return the lanes (connections) whose reducers are silent although they owe results. Raises
+        ReductionFailed if this rank has waited too long for a result."""
         before, self._waits = self._waits, {}
         for lane in lanes:
             entry = ledger.oldest_pending(lane.index)

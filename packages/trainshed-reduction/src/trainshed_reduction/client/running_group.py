@@ -1,5 +1,5 @@
-"""Runs a group on one rank. It passes chunks to the native transfer, passes results to callers, and connects
-broken lanes again."""
+"""Runs a group on one rank. It passes chunks to the native transfer, passes results to callers, and opens
+broken connections to reducers (lanes) again."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ _MAX_CREDIT = 64 << 20
 class Flow(NamedTuple):
     #: Maximum bytes of a chunk.
     chunk: int
-    #: Maximum bytes in flight over all lanes.
+    #: Maximum bytes in flight over all lanes (connections to reducers).
     credit: int
 
 
 def flow_for(settings: Settings, lanes: int, *, delay: float = 0.0) -> Flow:
     """Return the size of chunks and the credit (maximum bytes in flight) for the bandwidth in the settings.
 
-    `lanes`: number of lanes. `delay`: round-trip time of an idle network in seconds. The settings may limit
-    the size of chunks, and may set the credit.
+    `lanes`: number of connections to threads of reducers. `delay`: round-trip time of an idle network in
+    seconds. The settings may limit the size of chunks, and may set the credit.
     """
     rate = settings.worker_gbps * 1e9 / 8
     row = max(_ROW, int(rate * _ROW_SECONDS))
@@ -87,7 +87,7 @@ _CHECK_INTERVAL = 0.5
 _FLUSH_TIMEOUT = 10.0
 """Maximum seconds at the end for sending frames that other ranks may need after the loss of a reducer."""
 _LAST_FRAME_TIMEOUT = 1.0
-"""Maximum seconds for sending the last frame of a lane."""
+"""Maximum seconds for sending the last frame of a lane (a connection to a reducer)."""
 
 
 class RunningGroup:
@@ -121,7 +121,8 @@ class RunningGroup:
         return [work.operation for work in self._ledger.open]
 
     def start(self) -> None:
-        """Start to transfer chunks on all lanes, and allow other threads to wake this thread."""
+        """Start to transfer chunks on all lanes (connections to reducers), and allow other threads to wake
+        this thread."""
         self._dial.wake = self._operations.wake = self._transfer.wake
         for lane in self._lanes:
             self._resume(lane)
@@ -161,7 +162,8 @@ class RunningGroup:
         self._detach()
 
     def _send_last(self, frame: bytes) -> None:
-        """Send a last frame on each lane. Does nothing if earlier frames are not sent yet."""
+        """Send a last frame on each lane (connection to a reducer). Does nothing if earlier frames are not
+        sent yet."""
         if self._transfer.unsent():
             return
         for lane in self._lanes:
@@ -209,11 +211,11 @@ class RunningGroup:
         self._ledger.release(work)
         work.operation.finish()
 
-    # ---- lanes
+    # ---- lanes: connections to threads of reducers
 
     def _move(self, until: float) -> float:
-        """Move data and connect lanes until the time `until`, or until an event occurs. Return the current
-        time."""
+        """Move data and connect lanes to reducers until the time `until`, or until an event occurs. Return
+        the current time."""
         now = time.monotonic()
         due = connect_due(self._lanes, self._dial, self._hello_of, now)
         self._handle(self._transfer.run(max(0.0, min(due, until) - now)))
@@ -234,7 +236,7 @@ class RunningGroup:
         self._transfer.detach(lane.index)
         lane.lose(cause)
         now = time.monotonic()
-        # Limit the number of log lines, because the end of a reducer breaks many lanes at once.
+        # Limit the number of log lines, because the end of a reducer breaks many lanes (connections) at once.
         if self._ledger.oldest_pending(lane.index) is not None and now >= self._next_log:
             self._next_log = now + _LOG_INTERVAL
             self._membership.log(f"the connection to {lane} broke ({cause}); the worker reconnects")

@@ -109,20 +109,21 @@ def _find() -> Tuple[Optional[Library], str]:
 
 RESULT, MESSAGE, LOST, VIOLATION, MISMATCH = 1, 2, 3, 4, 5
 _EVENT = struct.Struct("=iiQQII")
-"""`struct event`: kind, lane or slot, position, acknowledged, offset and size of the text."""
+"""`struct event`: kind, number of the connection (lane or slot), position, acknowledged, offset and size of
+the text."""
 
 
 class Result(NamedTuple):
     """The result of a frame has arrived, and was written to the frame's target. `position`: the frame's
-    position on `lane`."""
+    position on `lane`, a connection to one thread of a reducer."""
 
     lane: int
     position: int
 
 
 class Message(NamedTuple):
-    """A frame that carries no chunk has arrived. `lane`: on a worker, the lane; on a reducer, the
-    connection's slot (number)."""
+    """A frame that carries no chunk has arrived. `lane`: on a worker, the connection to a reducer's thread;
+    on a reducer, the connection's slot (number)."""
 
     lane: int
     header: Header
@@ -151,7 +152,8 @@ class MismatchedChunk(NamedTuple):
 
 
 Record = Tuple[int, int, int, int, bytes]
-"""An event's kind, lane, position, acknowledged and text. frames.h describes the fields of each kind."""
+"""An event's kind, number of the connection (lane), position, acknowledged and text. frames.h describes the
+fields of each kind."""
 
 
 def message(lane: int, text: bytes) -> Message:

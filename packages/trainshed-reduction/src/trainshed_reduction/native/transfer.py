@@ -1,5 +1,5 @@
-"""The Python interface of the transfer of a rank's chunks on its lanes, which the C library implements. This
-module keeps memory alive while C uses it, and converts C's records to events."""
+"""The Python interface of the transfer of a rank's chunks on its lanes (connections to reducers), which the C
+library implements. This module keeps memory alive while C uses it, and converts C's records to events."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class Frame(NamedTuple):
 
 
 class _Lane:
-    """The frames of a lane that C may still access. `first`: position of the oldest of these frames.
-    `frames`: these frames in order; None = the lane has no connection."""
+    """The frames of a lane (a connection to one thread of a reducer) that C may still access. `first`:
+    position of the oldest of these frames. `frames`: these frames in order; None = the lane has no
+    connection."""
 
     def __init__(self) -> None:
         self.first = 0
@@ -39,7 +40,8 @@ class _Lane:
 
 
 class NativeTransfer:
-    """Transfers the chunks and results of one rank on its lanes. Only `wake` is thread-safe.
+    """Transfers the chunks and results of one rank on its lanes (connections to threads of reducers). Only
+    `wake` is thread-safe.
 
     On a lane, frames are sent in the order of the `push` calls. Frames of different lanes are sent in the
     order of `row`. The *credit* limits the bytes in flight, which are the bytes of chunks whose results have
@@ -56,9 +58,10 @@ class NativeTransfer:
     """
 
     def __init__(self, library: Library, lanes: int, credit: int) -> None:
-        """`credit`: maximum bytes in flight on all lanes together. Raises OSError if no file descriptor or no
-        memory is available."""
-        #: By lane: the number of results that all ranks have, according to the reducer's last report.
+        """`lanes`: number of connections to reducers. `credit`: maximum bytes in flight on all of them
+        together. Raises OSError if no file descriptor or no memory is available."""
+        #: By lane (connection to a reducer): the number of results that all ranks have, according to the
+        #: reducer's last report.
         self.acknowledged = [0] * lanes
         self._functions = library.functions
         self._run = library.unlocked.transfer_run
@@ -72,9 +75,10 @@ class NativeTransfer:
             )
 
     def attach(self, lane: int, connection: socket.socket, position: int, received: int) -> None:
-        """Use a connected socket for the frames of a lane, starting at `position` (from START). The caller
-        closes the socket. Earlier frames of the lane are dropped. `received`: number of results of the lane
-        that have already arrived. Raises OSError if the socket cannot be polled."""
+        """Use a connected socket for the frames of a lane (a link to one reducer's thread), starting at
+        `position` (from START). The caller closes the socket. Earlier frames of the lane are dropped.
+        `received`: number of results of the lane that have already arrived. Raises OSError if the socket
+        cannot be polled."""
         self.detach(lane)
         connection.setblocking(False)
         handle = connection.fileno()
@@ -90,8 +94,9 @@ class NativeTransfer:
             self._functions.transfer_detach(self._transfer, lane)
 
     def push(self, lane: int, frame: Frame) -> None:
-        """Send a frame when the credit allows it. Does not block. If the lane has no connection, the frame is
-        dropped. Raises ValueError if the length of the payload or of the target differs from the header."""
+        """Send a frame on a lane (a link to one reducer's thread) when the credit allows it. Does not block.
+        If the lane has no connection, the frame is dropped. Raises ValueError if the length of the payload or
+        of the target differs from the header."""
         frames = self._lanes[lane].frames
         if frames is None:
             return
@@ -140,7 +145,8 @@ class NativeTransfer:
         return events
 
     def unsent(self) -> int:
-        """Return the number of frames, on all lanes with a connection, that are not completely sent."""
+        """Return the number of frames, on all lanes (links to reducers) with a connection, that are not
+        completely sent."""
         return self._functions.transfer_unsent(self._transfer) if self._transfer else 0
 
     def wake(self) -> None:

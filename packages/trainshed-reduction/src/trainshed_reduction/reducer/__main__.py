@@ -2,7 +2,7 @@
 (`variables`).
 
 A reducer has one thread per processor, which mostly runs C code, and a main thread that supervises them. All
-threads end together, because each worker has a lane to every thread.
+threads end together, because each worker has a connection (lane) to every thread.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Overview:
                 "and programs that call NCCL themselves do not use them. Remove worker pool 2 from the "
                 "job, or prepare the workers' image as the guide on the Reduction Server describes."
             )
-            # The service also logs a note, so log the text only if the note was not written.
+            # The service logs the notes of the report, so log the text only if the note was not written.
             if not self._reports.add_note("idle", text, "WARNING"):
                 self.log(text, now)
 
@@ -208,7 +208,7 @@ class Process:
             server.run()
         except Exception:
             # End the process after any error of a thread. Otherwise workers would wait for a reducer that
-            # serves only some lanes.
+            # serves only some of their connections (lanes).
             traceback.print_exc()
             self._put("log", f"thread {number} has failed: the reducer exits")
             self._put("end", 1)

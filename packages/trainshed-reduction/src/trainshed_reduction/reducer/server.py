@@ -68,8 +68,9 @@ class Peer:
 
 
 class Server:
-    """Serves all groups on one lane of the reducer, in one thread. The first server also accepts the
-    connections of all lanes. It passes each authenticated connection to the server of the connection's lane.
+    """Serves all groups on one lane of the reducer (one connection of each worker), in one thread. The first
+    server also accepts the connections of all lanes. It passes each authenticated connection to the server of
+    the connection's lane.
     """
 
     def __init__(
@@ -77,7 +78,8 @@ class Server:
     ) -> None:
         """`listener`: the listening socket; None except for the first server. Raises OSError if no file
         descriptor is available."""
-        #: All servers of the reducer, by lane. The first server passes connections to them.
+        #: All servers of the reducer, by lane (index of the thread). The first server passes connections to
+        #: them.
         self.all: Sequence[Server] = (self,)
         self._listener = listener
         self._token = token

@@ -39,7 +39,7 @@ class Rank:
             self.sent[lane].append(frame)
 
     def receive(self, lane: int) -> None:
-        """Receive the next missing result of the lane."""
+        """Receive the next missing result of the lane (connection to a reducer)."""
         position = self.ledger.result_count(lane)
         frame = self.sent[lane][position]
         assert frame.target is not None
@@ -56,7 +56,8 @@ class Rank:
 
 @given(lanes=st.integers(1, 6), world=st.integers(1, 9))
 def test_ranks_share_lanes_and_rows_but_differ_within_a_row(lanes: int, world: int) -> None:
-    """spec/reduction: Lanes and the integer part of rows are the same on all ranks."""
+    """spec/reduction: All ranks send a chunk on the same lane (number of the connection), and the integer
+    part of its row is the same on all ranks."""
     for number in range(5 * lanes):
         places = [place_of(number, lanes, rank, world) for rank in range(world)]
         assert {place.lane for place in places} == {number % lanes}
@@ -148,8 +149,8 @@ _KIB = 1 << 10
     ],
 )
 def test_credit_is_three_rows_of_chunks(lanes: int, chunk: int, credit: int) -> None:
-    """spec/reduction#flow-control: A row has 320 KiB for every number of lanes, unless chunks would be
-    tiny."""
+    """spec/reduction#flow-control: A row has 320 KiB for every number of lanes (connections to reducers),
+    unless chunks would be tiny."""
     assert flow_for(_SETTINGS, lanes) == (chunk, credit)
 
 

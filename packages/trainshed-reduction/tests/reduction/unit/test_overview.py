@@ -29,7 +29,7 @@ def test_idle_reducer_is_reported_once(tmp_path: Path) -> None:
     assert recorded.overview.idle_at is None
     (note,) = recorded.report()["notes"]
     assert (note["id"], note["severity"]) == ("idle", "WARNING")
-    assert recorded.lines == []  # The service adds the note to the log.
+    assert recorded.lines == []  # The service adds the note of the report to the job's log.
     assert "TensorFlow, Horovod and programs that call NCCL themselves" in note["text"]
 
 

@@ -26,7 +26,7 @@ from trainshed_tracking.metadata.records import (
 _HERE = Path(__file__).parent
 _SQL = load_statements("metadata.sql", _HERE)
 NODE = Codec("metadata_nodes", "record", Node)
-"""Encodes a node without its parents, which are stored as edges."""
+"""Encodes a node without its parent contexts, which are stored as edges."""
 EDGE_LABELS = Codec("metadata_edges", "labels", Labels)
 MAX_PARENTS: Final = 10
 _FIELDS: Final = {
@@ -53,7 +53,8 @@ class MetadataStores(Resources[StoreName, MetadataStore]):
 
 
 class Metadata(Resources[NodeName, Node]):
-    """The nodes of metadata stores. Edges have their own rows, from which a context's parents are read."""
+    """The nodes of metadata stores. Edges have their own rows, from which a context's parent contexts are
+    read."""
 
     sql = _SQL
     codec = NODE
@@ -135,7 +136,7 @@ class Metadata(Resources[NodeName, Node]):
 
     async def link(self, edges: Sequence[Edge]) -> None:
         """Add all edges or none. Existing edges remain. Raises NotFound if a node does not exist. Raises
-        InvalidRequest if a context would become its own ancestor or have more than ten parents."""
+        InvalidRequest if a context would become its own ancestor or have more than ten parent contexts."""
 
         def work(connection: sqlite3.Connection) -> None:
             for edge in edges:

@@ -119,8 +119,8 @@ async def create_board(kind: BoardKind, call: Call, request: Any) -> Message:
 
 
 async def batch_create(stores: Stores, level: Level, call: Call, request: Any) -> Message:
-    """Create all resources of a batch, or none. Each request in the batch may have its own parent, which must
-    be below the batch's parent."""
+    """Create all resources of a batch, or none. Each request in the batch may have its own parent resource,
+    which must be below the batch's parent."""
     if not 1 <= len(request.requests) <= _MAX_BATCH:
         text = f"Send 1 to {_MAX_BATCH} requests at once, not {len(request.requests)}."
         raise InvalidRequest((Violation("requests", text),))

@@ -1,7 +1,7 @@
 """The program of a viewer: TensorBoard on an open socket.
 
-`python -c` runs the text of this file in an environment of the family `tensorboard`. The program imports
-nothing from Trainshed. Arguments: file descriptor of the socket, directory with event files.
+`python -c` runs the text of this file in a Python environment of the runtime family `tensorboard`. The
+program imports nothing from Trainshed. Arguments: file descriptor of the socket, directory with event files.
 """
 
 import importlib

@@ -1,8 +1,8 @@
 """The viewers of a service. This module finds the directories of a view, starts its TensorBoard, forwards
 requests to it, and stops it when it is idle.
 
-The environment is the family `tensorboard` of the runtimes, which is built when it is first used. Viewers are
-stateless: after a viewer was stopped, the next request starts it again.
+The Python environment of TensorBoard (the runtime family `tensorboard`) is built when it is first used.
+Viewers are stateless: after a viewer was stopped, the next request starts it again.
 """
 
 import asyncio

@@ -88,9 +88,9 @@ def launch_plans(
     buckets: tuple[tuple[str, str], ...] = (),
     packages: str | None = None,
 ) -> tuple[LaunchPlan, ...]:
-    """Return a launch plan for every `waiting` (replica, incarnation) that is still current and has a node.
-    `buckets`: name and directory of the buckets that are visible to the job. `packages`: directory of
-    `trainshed_reduction`, for jobs with reducers."""
+    """Return a launch plan for every `waiting` run, a pair (replica, incarnation), that is still current and
+    has a node. `buckets`: name and directory of the buckets that are visible to the job. `packages`:
+    directory of `trainshed_reduction`, for jobs with reducers."""
     by_replica = {slot.replica: slot for slot in slots}
     endpoints = {slot.replica: Endpoint(slot.host, slot.port) for slot in slots}
     port = master_port(job.uid, job.attempt)

@@ -177,15 +177,16 @@ class Parents:
         if work is None or work.state.is_final or work.state is JobState.CANCELLING:
             return
         cancel = CancelRequested(cause, self._stores.now())
-        # Ignore the error if the job has just ended or was deleted. The end of a job wakes its parent.
+        # Ignore the error if the job has just ended or was deleted. The end of a job wakes the tuning job or
+        # pipeline that runs it.
         with contextlib.suppress(FailedPrecondition, NotFound):
             await self._stores.intake.request_cancel(work.name, cancel)
             self._wake(uid)
 
 
 def intents(live: LiveJob[Work], events: Sequence[Event]) -> tuple[CancelRequested, ...]:
-    """Return the cancels that a tuning job or pipeline has to apply. Other intents are drills, which only
-    jobs have."""
+    """Return the cancels that a tuning job or pipeline has to apply. Other intents (stored requests) are
+    drills, which are faults that users order, and only jobs have them."""
     wanted = (*(intent.event for intent in live.intents), *events)
     return tuple(cancel for cancel in wanted if isinstance(cancel, CancelRequested))
 

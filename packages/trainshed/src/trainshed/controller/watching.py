@@ -1,4 +1,5 @@
-"""Searches a job's log for the lines that its drills wait for, and reports matches as events."""
+"""Searches a job's log for the lines that its drills (faults that users order) wait for, and reports matches
+as events."""
 
 import asyncio
 import logging
@@ -21,7 +22,8 @@ log = logging.getLogger(__name__)
 
 _PAGE = 500
 _MAX_READ_CHARS = 4096
-"""Maximum number of characters of a line that are matched with a drill's pattern."""
+"""Maximum number of characters of a line that are matched with the pattern of a drill (a fault that the user
+ordered)."""
 
 
 def _any_matches(wanted: Regex, page: LogPage) -> bool:
@@ -29,11 +31,11 @@ def _any_matches(wanted: Regex, page: LogPage) -> bool:
 
 
 class _Watch(Struct):
-    """The progress of the log search for the drills of one job."""
+    """The progress of the log search for the drills (ordered faults) of one job."""
 
     #: The last known state of the job.
     job: Job
-    #: The position up to which the log was searched, by the number of a drill.
+    #: The position up to which the log was searched, by the number of the drill (ordered fault).
     cursors: dict[int, LogCursor] = {}
     #: Set when there may be new lines.
     due: asyncio.Event = field(default_factory=asyncio.Event)
@@ -42,8 +44,8 @@ class _Watch(Struct):
 
 
 class Watchers:
-    """Searches logs for the lines that drills wait for. Has no cost for jobs without a drill that waits for a
-    line."""
+    """Searches logs for the lines that drills (faults that users order) wait for. Has no cost for jobs
+    without a drill that waits for a line."""
 
     def __init__(
         self, logs: LogReader, now: Callable[[], int], report: Callable[[JobUid, Event], None]
@@ -54,8 +56,8 @@ class Watchers:
         self._watches: dict[JobUid, _Watch] = {}
 
     def lines_written(self, job: Job) -> None:
-        """Search for the lines that the job's armed drills wait for. Called when the job has new lines or was
-        stored again."""
+        """Search for the lines that the job's pending drills (ordered faults) wait for. Called when the job
+        has new lines or was stored again."""
         if not any(drill.is_armed and drill.at_line for drill in job.drills):
             self.forget(job.uid)
             return
@@ -82,7 +84,8 @@ class Watchers:
             await watch.due.wait()
             watch.due.clear()
             job = watch.job
-            # A line may arrive before the report that its replica runs. No drill is fired before that report.
+            # A line may arrive before the report that its replica runs. Do not inject the fault of a drill
+            # before that report.
             armed = [
                 (drill, compile_regex(drill.at_line))
                 for drill in job.drills
@@ -96,7 +99,8 @@ class Watchers:
                 about(log, job.uid).warning("log not searched: %s", failure)
 
     async def _has_match(self, uid: JobUid, drill: Drill, wanted: Regex, watch: _Watch) -> bool:
-        """Return whether the log contains a new matching line that is younger than the drill's order."""
+        """Return whether the log contains a new matching line that is newer than the order of the drill (a
+        fault)."""
         while True:
             page = await self._logs.page(
                 uid,

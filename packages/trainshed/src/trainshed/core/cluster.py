@@ -96,7 +96,7 @@ def role(spec: JobSpec, replica: ReplicaId) -> str:
 
 
 def hostname(uid: JobUid, spec: JobSpec, replica: ReplicaId) -> str:
-    """Return a replica's hostname. It stays the same in all attempts and incarnations. In practice, no two
-    jobs have the same hostname (facts/program#cluster_spec)."""
+    """Return a replica's hostname. It stays the same in all attempts, and whenever the replica is restarted.
+    In practice, no two jobs have the same hostname (facts/program#cluster_spec)."""
     place = f"workerpool{replica.pool}" if spec.api is Api.VERTEX else role(spec, replica)
     return f"cmle-training-{place}-{host_token(uid)}-{replica.index}"

@@ -99,7 +99,7 @@ class WarmStart(Struct, frozen=True):
 
 
 class LaunchPlan(Struct, frozen=True):
-    """All inputs for the start of one incarnation of a replica."""
+    """All inputs for the start of one run (incarnation) of a replica."""
 
     job_uid: JobUid
     attempt: int

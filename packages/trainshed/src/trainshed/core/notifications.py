@@ -83,7 +83,7 @@ def notifications(
 
     `work`: the job, tuning job or pipeline after the step. `entries`: the timeline entries of the step.
     `page`: the service's address, which is the prefix of links to jobs. Jobs of a tuning job or pipeline
-    cause no notifications, because their parent does.
+    cause no notifications, because the tuning job or pipeline itself does.
     """
     if work.parent is not None:
         return ()

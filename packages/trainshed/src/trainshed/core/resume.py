@@ -1,5 +1,5 @@
-"""The resume report of a drill: the affected replicas, the steps in the log, whether the job resumed, and the
-lost work (spec/operations#drills).
+"""The resume report of a drill, which is a fault that a user ordered: the affected replicas, the steps in the
+log, whether the job resumed, and the lost work (spec/operations#drills).
 
 Programs write steps in many forms. They also print numbers that are not their own progress ("restored from
 step 100"). The report therefore examines the lines before the fault first. The most frequent *kind* of line
@@ -95,28 +95,28 @@ _ENDED: Final = frozenset({"replica_exited", "replica_lost", "service_failed"})
 
 
 class Hit(Struct, frozen=True):
-    """The fault of a drill and the following events. Times are in nanoseconds. 0 means that the event has not
-    happened."""
+    """The fault of a drill (a test that a user ordered) and the following events. Times are in nanoseconds. 0
+    means that the event has not happened."""
 
     drill: Drill
-    #: Start of the affected incarnation.
+    #: Start of the replica's run (incarnation) that the fault hit.
     began: Nanos
-    #: End of the affected incarnation, or the time of the fault if no end was recorded.
+    #: End of the run that the fault hit, or the time of the fault if no end was recorded.
     ended: Nanos
     #: The timeline entry with the failure table's decision, or None before the decision.
     verdict: TimelineEntry | None
-    #: Start of the next incarnation, in this attempt or a later one.
+    #: Start of the replica's next run (incarnation), in this attempt or a later one.
     restarted: Nanos = 0
-    #: Attempt and number of the next incarnation.
+    #: Attempt and number of the replica's next run (incarnation).
     attempt: int = 0
     incarnation: int = 0
-    #: Start of the incarnation after the next one.
+    #: Start of the replica's run (incarnation) after the next one.
     until: Nanos = 0
 
 
 def hits(job: Job, timeline: Sequence[TimelineEntry]) -> tuple[Hit, ...]:
-    """Return the drills whose faults were injected, in the order of their numbers. `timeline` is in the order
-    in which it was written."""
+    """Return the drills (ordered faults) that were injected, in the order of their numbers. `timeline` is in
+    the order in which it was written."""
     return tuple(_hit(drill, timeline) for drill in job.drills if not drill.is_armed)
 
 
@@ -149,7 +149,8 @@ def _hit(drill: Drill, timeline: Sequence[TimelineEntry]) -> Hit:
 
 
 def _verdict(drill: Drill, timeline: Sequence[TimelineEntry]) -> TimelineEntry | None:
-    """Return the first verdict after the fault that refers to the drill or to its replica."""
+    """Return the first verdict (decision of the failure table) after the drill's fault that refers to the
+    drill or to its replica."""
     fired = False
     for entry in timeline:
         details = entry.details
@@ -176,7 +177,7 @@ class Outcome(enum.StrEnum):
 
 
 class Result(enum.StrEnum):
-    """The combined result of all drills of a job whose faults were injected."""
+    """The combined result of all drills (ordered faults) of a job that were injected."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -197,11 +198,11 @@ class Progress(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """The report about the fault of one drill."""
+    """The report about one drill, a fault that the user ordered."""
 
     hit: Hit
     progress: Progress
-    #: Time of the next incarnation's first line (ns), or 0 without a line.
+    #: Time of the first log line of the replica's next run (ns), or 0 without a line.
     first_line: Nanos
     outcome: Outcome
     #: Number of repeated steps, or None if unknown.
@@ -212,20 +213,20 @@ class Finding(Struct, frozen=True):
 
     @property
     def downtime(self) -> int | None:
-        """Return the nanoseconds between the end of the affected incarnation and the start of the next one.
-        None without a next incarnation."""
+        """Return the nanoseconds between the end of the run that the fault hit and the start of the replica's
+        next run. None without a next run."""
         return max(0, self.hit.restarted - self.hit.ended) if self.hit.restarted else None
 
     @property
     def silence(self) -> int | None:
-        """Return the nanoseconds between the end of the affected incarnation and the first line of the next
-        one. None without such a line."""
+        """Return the nanoseconds between the end of the run that the fault hit and the first log line of the
+        replica's next run. None without such a line."""
         return max(0, self.first_line - self.hit.ended) if self.first_line else None
 
 
 def find(hit: Hit, progress: Progress, first_line: int, *, in_bucket: bool, over: bool) -> Finding:
-    """Return the report about one drill. `in_bucket`: whether the job has an output directory in a bucket.
-    `over`: whether the job has finished, so that no more lines can follow."""
+    """Return the report about one drill (ordered fault). `in_bucket`: whether the job has an output directory
+    in a bucket. `over`: whether the job has finished, so that no more lines can follow."""
     first, before, after = progress.first, progress.before, progress.after
     if not hit.restarted or not (first and before and after) or not progress.ascending:
         why, then = _unknown(hit, progress, over=over)
@@ -258,8 +259,8 @@ _NOT_IN_BUCKET: Final = (
 
 
 def result(findings: tuple[Finding, ...]) -> Result:
-    """Return FAIL if the program started over after any drill, PASS if it resumed after every drill, and
-    otherwise UNKNOWN."""
+    """Return FAIL if the program started over after any drill (ordered fault), PASS if it resumed after every
+    one, and otherwise UNKNOWN."""
     outcomes = {finding.outcome for finding in findings}
     if Outcome.STARTED_OVER in outcomes:
         return Result.FAIL

@@ -10,10 +10,12 @@ from typing import Protocol
 from msgspec import Struct
 
 CONTAINER = "container"
-"""The family of a program that runs in a container image instead of an environment of the service."""
+"""The value of `RuntimeChoice.family` for a program that runs in a container image instead of an environment
+of the service."""
 
 REDUCERS = "reduction-server"
-"""The family of this service's own reducers, which replace the reduction-server images."""
+"""The value of `RuntimeChoice.family` for this service's own reducers, which replace the reduction-server
+images."""
 
 
 class OldWay(Struct, frozen=True):

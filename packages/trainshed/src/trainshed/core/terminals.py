@@ -34,7 +34,8 @@ class TerminalRequest(Struct, frozen=True):
     #: A destination to connect to instead of a shell: the number of a TCP port, or the name of a Unix socket
     #: in the program's directory.
     port: str | None = None
-    #: (name, directory) of the buckets that are mounted for a shell in an autopsy.
+    #: (name, directory) of the buckets that are mounted for a shell in an autopsy (the kept files of a failed
+    #: replica).
     buckets: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -65,7 +66,7 @@ class Autopsy(Struct, frozen=True):
     job_uid: JobUid
     attempt: int
     replica: ReplicaId
-    #: The failed incarnation.
+    #: Number of the replica's run (incarnation) that failed.
     incarnation: int
     #: Time at which the files were saved, in nanoseconds since the epoch. `expires` has the same unit.
     kept: int
@@ -186,14 +187,15 @@ class Terminals(Protocol):
         incarnation: int,
         request: TerminalRequest,
     ) -> Terminal:
-        """Open a shell next to the program of a live incarnation, or connect to a port that the program can
-        reach. The shell has the program's view of the machine, permissions and limits, and ends with the
-        program. The shell does not keep the replica alive and does not affect how the replica ends. Raises
-        TerminalRefused if the shell cannot be opened."""
+        """Open a shell next to the running program of a replica (`incarnation`: the number of this run), or
+        connect to a port that the program can reach. The shell has the program's view of the machine,
+        permissions and limits, and ends with the program. The shell does not keep the replica alive and does
+        not affect how the replica ends. Raises TerminalRefused if the shell cannot be opened."""
         raise TerminalRefused("this engine does not support shells")
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
-        """Return the autopsies of the job's failed replicas, in order of attempt and replica. Never blocks.
+        """Return the autopsies (kept files) of the job's failed replicas, in order of attempt and replica.
+        Never blocks.
 
         A failed replica's files are saved when the engine would delete its directory, for the time that the
         operator has set. The files of stopped replicas are not saved.
@@ -208,8 +210,8 @@ class Terminals(Protocol):
         raise TerminalRefused("this engine does not keep the files of failed replicas")
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
-        """Delete the autopsy of a replica. Return whether it existed. Raise TerminalRefused if a shell is
-        open in it."""
+        """Delete the autopsy (kept files) of a failed replica. Return whether it existed. Raise
+        TerminalRefused if a shell is open in it."""
         return False
 
 

@@ -143,7 +143,7 @@ class ReplicaReport(Struct, frozen=True):
     - ReplicaExited: its main process ended, and log and attempt record are sealed and synced.
     - ReplicaLost: its shim ended without a record (the program died with the shim), or it never started.
     - ReplicaNoted: for plans with `reduction`, and for disks (`core.lifecycle.notes`) if the engine measures
-      the resources of replicas. Each note is reported at least once before the end of the incarnation, and
+      the resources of replicas. Each note is reported at least once before the end of the replica's run, and
       again after a restart of the service.
     """
 
@@ -360,9 +360,9 @@ class Engine(Protocol):
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
         """Start programs in their slots, all at once. Returns when each start was requested; `watch` reports
-        the results. If the incarnation of a launch plan already started, ended or was stopped, its state is
-        only reported again. Raises EngineUnavailable. Raises LaunchRejected, and starts no program, if a
-        replica has no slot."""
+        the results. If the run (incarnation) of a launch plan already started, ended or was stopped, its
+        state is only reported again. Raises EngineUnavailable. Raises LaunchRejected, and starts no program,
+        if a replica has no slot."""
         ...
 
     async def stop(
@@ -371,8 +371,8 @@ class Engine(Protocol):
         """Send SIGTERM to every live replica of the attempt, and SIGKILL after `grace` ns. Returns
         immediately.
 
-        After that, the end of the latest incarnation of every allocated replica is reported, even if it was
-        reported before. A replica without a launch never starts: its incarnation 1 is reported lost with
+        After that, the end of the latest run (incarnation) of every allocated replica is reported, even if it
+        was reported before. A replica without a launch never starts: its incarnation 1 is reported lost with
         cause "never started". Does nothing if the attempt has no slots. `notice`: the notice that the
         programs' metadata server reports from now on.
         """
@@ -388,17 +388,17 @@ class Engine(Protocol):
         *,
         notice: StopNotice | None = None,
     ) -> None:
-        """Send SIGTERM to one incarnation, and SIGKILL after `grace` ns. Returns immediately. After that, its
-        end is reported, even if it was reported before. An incarnation that has not started never starts, and
-        is reported lost with cause "never started". Other incarnations are not affected. Raises
-        LaunchRejected if the replica has no slot."""
+        """Send SIGTERM to one run (incarnation) of a replica, and SIGKILL after `grace` ns. Returns
+        immediately. After that, its end is reported, even if it was reported before. A run that has not
+        started never starts, and is reported lost with cause "never started". Other runs are not affected.
+        Raises LaunchRejected if the replica has no slot."""
         ...
 
     async def inject(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault
     ) -> None:
-        """Inject a fault into one incarnation. `watch` reports the effect. Does nothing if the incarnation
-        has ended."""
+        """Inject a fault into one run (incarnation) of a replica. `watch` reports the effect. Does nothing if
+        the run has ended."""
         ...
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
@@ -413,5 +413,5 @@ class Engine(Protocol):
 
     def watch(self) -> AsyncIterator[EngineEvent]:
         """Yield events in the order of their observation. Per replica, the order is: started, then lines,
-        metrics and notes, then exited or lost. Supports one reader."""
+        metrics and notes to users, then exited or lost. Supports one reader."""
         ...

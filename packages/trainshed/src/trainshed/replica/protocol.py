@@ -4,10 +4,10 @@ This module defines names and formats only. Runs on Python 3.6.
 
 A slot is the directory of one replica of one attempt:
 
-    journal             starts and attempt records of the incarnations (`journal` module). The shim locks the
+    journal             starts and attempt records of all runs (`journal` module). The shim locks the
                         file until all processes of the replica have exited (the fence).
     sock                the shim's Unix socket
-    stopped-N           exists if incarnation N must not start
+    stopped-N           exists if run N of the replica (incarnation) must not start
     files/              all files that the program may write: work, home, tmp, ...
     ../hosts            /etc/hosts of all programs of the gang; changed in place
     ../lost-reducers    HOST:PORT of the lost reducers, which workers must not use; grows in place
@@ -58,9 +58,10 @@ NEVER_STARTED = "never started"
 SHIM_LOST = "the replica's shim was killed; its program died with it"
 
 FAULT_OOM = "oom"
-"""A drill's fault: the main process dies by SIGKILL, and its record shows a lack of memory."""
+"""A fault that a user orders (drill): the main process dies by SIGKILL, and its record shows a lack of
+memory."""
 FAULT_SEGV = "segv"
-"""A drill's fault: the main process gets SIGSEGV."""
+"""A fault that a user orders (drill): the main process gets SIGSEGV."""
 
 LEVEL_OWN = "own-user"
 """The service runs as root. Each replica runs as separate users, in namespaces that it cannot leave."""
@@ -73,7 +74,7 @@ LEVEL_SESSION = "session"
 
 
 def stopped_mark(incarnation: int) -> str:
-    """Return the name of the file in a replica's directory that prevents an incarnation from starting."""
+    """Return the name of the file in a replica's directory that prevents the start of a run (incarnation)."""
     return "%s-%d" % (STOPPED, incarnation)
 
 
@@ -224,12 +225,12 @@ class WarmStart(NamedTuple):
 
 
 class LaunchDocument(NamedTuple):
-    """All inputs of a shim for the start of one incarnation.
+    """All inputs of a shim for the start of one run (incarnation) of a replica.
 
     As a message and on disk, it is flat: it contains the fields of all sections, so their names are unique.
     """
 
-    #: Number of the incarnation. The shim rejects an incarnation that was started before.
+    #: Number of the replica's run (incarnation). The shim rejects a run that was started before.
     incarnation: "int"
     program: "Program"
     isolation: "Isolation"

@@ -132,8 +132,8 @@ class Zygote:
         return ours
 
     def _fork_request(self, line: bytes, handle: int) -> None:
-        """Fork a process that carries out a probe or an autopsy, so that later requests do not wait for
-        it."""
+        """Fork a process that carries out a probe, or a shell in the files of a failed replica (autopsy), so
+        that later requests do not wait for it."""
         if os.fork() == 0:
             try:
                 self._close_handles(handle)

@@ -59,7 +59,8 @@ class CacheCleaner:
         self._installer = installer
 
     def old_entries(self) -> Iterator[Removal]:
-        """Yield all old entries in the order of their removal: layers before the environments below them."""
+        """Yield all old entries in the order of their removal: layers (jobs' packages) before the
+        environments below them."""
         layers = list(Shelf(self._cache / LAYERS).content())
         going = [self._piece(LAYERS, kept) for kept in layers if self._is_old(kept)]
         yield from going
@@ -125,8 +126,8 @@ def limit_size(cache: Path, installer: Installer, most: Bytes, now: Nanos) -> li
     if left <= most:
         return gone
     cleaner = CacheCleaner(cache, installer, now=now, older_than=0)
-    # The sort is stable, so layers remain before the environments below them. Both are used together, and
-    # often have the same time of last use.
+    # The sort is stable, so layers (jobs' packages) remain before the environments below them. Both are used
+    # together, and often have the same time of last use.
     by_use = sorted(cleaner.old_entries(), key=lambda piece: piece.used)
     for piece in (*cleaner.downloads(), *by_use):
         # Skip an entry that cannot be removed, for example because it belongs to another user. `trainshed

@@ -70,9 +70,9 @@ class MappedImage(Struct, frozen=True):
 
     #: Pattern of image URIs. `*`, `?` and `[…]` match any characters of the URI, including slashes.
     pattern: str = ""
-    #: A runtime family with an optional version; None if `image` is set.
+    #: A framework family, such as `tensorflow`, with an optional version; None if `image` is set.
     runtime: str | None = None
-    #: Python version; None = the family's preferred one.
+    #: Python version; None = the preferred one of the framework family.
     python: str | None = None
     #: Another image; None if `runtime` is set.
     image: str | None = None
@@ -83,7 +83,7 @@ class MappedImage(Struct, frozen=True):
 
     @property
     def version(self) -> str | None:
-        """Version of the family, or None for the newest one."""
+        """Version of the framework family, or None for the newest one."""
         return (self.runtime or "").partition(" ")[2] or None
 
     def faults(self) -> Iterator[str]:
@@ -133,7 +133,7 @@ def newest(
     sheet: Sheet, pythons: Interpreters, version: str | None = None, near: Minor | None = None
 ) -> Candidate | None:
     """Return the newest release, or the release of `version`, on the Python of this machine that is nearest
-    to `near`. Return None if no Python fits. `near`: None = the family's preferred Python.
+    to `near`. Return None if no Python fits. `near`: None = the preferred Python of the framework family.
 
     If the usual Python fits, the machine is not searched for other Pythons.
     """
@@ -242,8 +242,8 @@ class LocalCatalog:
     def for_family(
         self, family: str, version: str | None = None, python: str | None = None
     ) -> RuntimeChoice | RuntimeRefusal:
-        """Return a family's release of that version on that Python, or the nearest available one. None
-        selects the newest version, or the preferred Python."""
+        """Return the release of a framework family in that version on that Python, or the nearest available
+        one. None selects the newest version, or the preferred Python."""
         sheet = sheet_of(family)
         if sheet is None:
             return RuntimeRefusal(unknown_family_message(family))
@@ -278,7 +278,7 @@ class LocalCatalog:
 
     def default(self) -> RuntimeChoice | RuntimeRefusal:
         """Return the runtime of jobs without an image and a runtime version. It is the runtime of the newest
-        prebuilt image of the default family, so that both share one environment."""
+        prebuilt image of the default framework family, so that both share one environment."""
         sheet = FAMILIES[0]
         image = parse_prebuilt(image_for_name(sheet.family) or "")
         assert image is not None, "the default family has prebuilt images"
@@ -303,7 +303,8 @@ class LocalCatalog:
         old = is_python2(runtime_version, python_version)
         python = parse_minor(python_version) or (3, 0)
         sheets = [sheet for sheet in FAMILIES if sheet.runtime_versions]
-        # Try the default family last, for the case that no Python here is suitable for these families.
+        # Try the default framework family last, for the case that no Python here is suitable for the other
+        # families.
         for sheet in (*sheets, FAMILIES[0]):
             candidate = nearest(sheet, self._pythons, runtime_version, python, for_gpu=False)
             if candidate:
@@ -423,7 +424,8 @@ class LocalCatalog:
             f"({change.old_way.variable}={change.old_way.value})."
             for change in changes
         ]
-        # If the family has no build for GPUs, the user cannot expect one, so no notice is necessary.
+        # If the framework family has no build for GPUs, the user cannot expect one, so no notice is
+        # necessary.
         has_builds = any(release.for_gpu for release in sheet.releases)
         if image.device == "gpu" and has_builds and not candidate.release.for_gpu:
             reason = (
@@ -454,7 +456,7 @@ class LocalCatalog:
 
 
 def unknown_family_message(family: str) -> str:
-    """Return an error message that lists the existing families."""
+    """Return an error message that lists the existing framework families."""
     known = ", ".join(sheet.family for sheet in FAMILIES)
     return f"The runtime family {family!r} does not exist. Choose one of: {known}."
 

@@ -1,5 +1,5 @@
-"""Builds base environments: one for each release of a family and each interpreter. All jobs share them. Their
-names identify their content."""
+"""Builds base environments: one for each release of a framework family (such as TensorFlow) and each
+interpreter. All jobs share them. Their names identify their content."""
 
 import hashlib
 import json
@@ -38,7 +38,8 @@ _SIZE = "size.txt"
 
 
 class Base(Struct, frozen=True):
-    """One base environment: a release of a family on one interpreter. It may or may not be built."""
+    """One base environment: a release of a framework family (such as TensorFlow 2.15) on one interpreter. It
+    may or may not be built."""
 
     sheet: Sheet
     release: Release
@@ -59,7 +60,7 @@ class Environments:
         self._shelf = Shelf(root)
         self._installer = installer
         self._now = now
-        #: Environments by family, version and Python.
+        #: Environments by framework family, version and Python.
         self._resolved: dict[tuple[str, str, str], Base] = {}
 
     def resolve(self, choice: RuntimeChoice, interpreters: Interpreters) -> Base:
@@ -82,7 +83,7 @@ class Environments:
 
     def base(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Base:
         """Return the environment of a release on an interpreter. Its key identifies the layout, the
-        interpreter, the lock, the platform and the family's command."""
+        interpreter, the lock, the platform and the command of the framework family."""
         parts = {
             "layout": _LAYOUT,
             "interpreter": [interpreter.executable, ".".join(map(str, interpreter.version))],
@@ -98,7 +99,8 @@ class Environments:
         return Base(sheet, release, interpreter, prefix, places)
 
     def record_use(self, environment: Prefix) -> None:
-        """Record that a program in the environment, or in a layer on top of it, is about to start."""
+        """Record that a program in the environment, or in a layer (a job's packages) on top of it, is about
+        to start."""
         self._shelf.record_use(environment.root.name)
 
     def last_used(self, environment: Prefix) -> int:

@@ -29,7 +29,7 @@ _FOLDERS: Final = (
     *("scikit_learn", "python", "xgboost", "pytorch", "tensorflow"),
     *("reduction_server", "tensorboard", "gsutil"),
 )
-"""Directories of the families. The first one is the service's default family."""
+"""Directories of the framework families. The first one is the service's default family."""
 _REQUIREMENTS: Final = {"requirements", "sources", "excluded", "overrides"}
 """Fields of sheets and releases that contain lists of requirements."""
 
@@ -69,13 +69,14 @@ class Change(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Release(Struct, frozen=True, forbid_unknown_fields=True):
-    """One version of a family's framework."""
+    """One version of a framework family, such as TensorFlow 2.15."""
 
     #: The framework's version, with the build after "+"; "" for plain Python.
     version: str
     #: Lowest and highest Python, inclusive.
     pythons: tuple[Minor, Minor]
-    #: Version ranges of packages, in addition to the family's requirements. The lock is made from them.
+    #: Version ranges of packages, in addition to the requirements of the framework family. The lock is made
+    #: from them.
     requirements: tuple[str, ...] = ()
     #: Pins of packages that have no wheels and are built from source. These packages must not need other
     #: packages.
@@ -90,7 +91,7 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
     #: Whether the lock is for Linux on x86-64 only, because only this platform has wheels of all packages.
     #: Other platforms try the same pins.
     only_x86: bool = False
-    #: Missing packages, in addition to those of the family.
+    #: Missing packages, in addition to those of the framework family.
     left_out: tuple[LeftOut, ...] = ()
     #: Flags of the installer for its first attempt, such as `--torch-backend cpu`. If this attempt fails, the
     #: installer runs again without the flags. They are not used if the machine configures a package index.
@@ -107,8 +108,8 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_slim(self) -> bool:
-        """Whether the release contains only its own requirements, without those of the family. Used for
-        images with the tag `slim`."""
+        """Whether the release contains only its own requirements, without those of the framework family. Used
+        for images with the tag `slim`."""
         return self.version.endswith(f"+{_SLIM}")
 
     def runs_on(self, python: Minor) -> bool:
@@ -122,7 +123,7 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
     releases: tuple[Release, ...]
     #: Requirements of every release that is not slim. `sources` and `left_out` apply to the same releases.
     requirements: tuple[str, ...]
-    #: The directory of the family's locks.
+    #: The directory of the framework family's locks (pinned packages).
     folder: Path
     #: Lowest and highest preferred Python for jobs that require no Python.
     preferred_pythons: tuple[Minor, Minor]
@@ -135,13 +136,13 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
     #: Whether to prefer the usual Python (`Interpreters.usual`) over the Python of the image, because the
     #: framework's builds for other Pythons are rare.
     usual_python: bool = False
-    #: Whether the family's versions are `ml` v1 runtime versions.
+    #: Whether the versions of this framework family are `ml` v1 runtime versions.
     runtime_versions: bool = False
     #: Modules to preload for programs with a warm start (docs/adr/0083), in this order. They must be safe to
     #: fork.
     preloads: tuple[str, ...] = ()
-    #: A program that becomes the family's only command, with the family's name, and replaces all console
-    #: scripts. The family's own Python runs it. None = the job's Python runs the console scripts.
+    #: A program that becomes the framework family's only command, with the family's name, and replaces all
+    #: console scripts. The family's own Python runs it. None = the job's Python runs the console scripts.
     command: Path | None = None
     #: Changes that break programs for older versions.
     changes: tuple[Change, ...] = ()
@@ -240,7 +241,7 @@ def _release(fields: dict[str, Any], title: str, parts: Mapping[str, Sequence[st
 
 
 FAMILIES: Final = tuple(_sheet(_HERE / folder) for folder in _FOLDERS)
-"""The data sheets of all families. The first one is the service's default family."""
+"""The data sheets of all framework families. The first one is the service's default family."""
 
 
 def sheet_of(family: str) -> Sheet | None:

@@ -64,8 +64,9 @@ class Inventory:
         version: str | None = None,
         python: str | None = None,
     ) -> InventoryEntry:
-        """Build the environment of one version of `family`, unless it is built. Blocks. Raises BuildFailed.
-        `version`: None = the newest. `family`: None = the environment of jobs without an image."""
+        """Build the environment of one version of the framework family `family`, unless it is built. Blocks.
+        Raises BuildFailed. `version`: None = the newest. `family`: None = the environment of jobs without an
+        image."""
         catalog = self._catalog
         choice = catalog.for_family(family, version, python) if family else catalog.default()
         if isinstance(choice, RuntimeRefusal):

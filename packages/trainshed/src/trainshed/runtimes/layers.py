@@ -64,9 +64,9 @@ class Layers:
         self._terms = terms
 
     def key(self, base: Prefix, packages: Sequence[Package], implicit: bool = False) -> str:
-        """Return a layer's name, which identifies its content: the base, the packages in their order, and
-        `implicit`. `implicit`: the modules of the packages may import each other without a dot
-        (`RuntimeChoice.implicit_imports`)."""
+        """Return the name of a layer (a job's packages), which identifies its content: the base, the packages
+        in their order, and `implicit`. `implicit`: the modules of the packages may import each other without
+        a dot (`RuntimeChoice.implicit_imports`)."""
         parts = [_LAYOUT, base.root.name, [package.digest for package in packages]]
         text = json.dumps([*parts, "implicit"] if implicit else parts)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -74,7 +74,7 @@ class Layers:
     def find(
         self, base: Prefix, packages: Sequence[Package], implicit: bool = False
     ) -> Prefix | None:
-        """Return the layer if it is built, otherwise None. Fast."""
+        """Return the layer (a job's packages) if it is built, otherwise None. Fast."""
         key = self.key(base, packages, implicit)
         return Prefix(self._shelf.path(key), base.python) if self._shelf.has(key) else None
 
@@ -88,8 +88,8 @@ class Layers:
         *,
         implicit: bool = False,
     ) -> Prefix:
-        """Build the layer unless it exists. Blocks; `stop` ends it early. `implicit`: as for `key`. If it
-        raises PackageFailed or BuildFailed (also after `stop`), it leaves no files."""
+        """Build the layer (a job's packages) unless it exists. Blocks; `stop` ends it early. `implicit`: as
+        for `key`. If it raises PackageFailed or BuildFailed (also after `stop`), it leaves no files."""
         key = self.key(base, packages, implicit)
         final = Prefix(self._shelf.path(key), base.python)
         uris = ", ".join(package.uri for package in packages)
@@ -198,8 +198,8 @@ class Layers:
 def _create_prefix(
     root: Path, base: Prefix, interpreter: Interpreter
 ) -> tuple[Prefix, dict[str, str]]:
-    """Create the prefix of a layer, which contains ghosts for the base's distributions and no packages.
-    Return it with the versions of these distributions, by name."""
+    """Create the prefix of a layer (a job's packages), which contains ghosts for the base's distributions and
+    no packages. Return it with the versions of these distributions, by name."""
     prefix = derive_prefix(root, base, interpreter)
     ghosts = _add_ghosts(base, prefix)
     let_read(prefix.root)
@@ -285,8 +285,8 @@ _PLAIN = "--no-build-isolation"
 
 
 class Installation(Struct, frozen=True):
-    """Installs a job's packages into the prefix of its layer. `apart`: confines every step. Users' scripts
-    may write to the prefix and the workspace."""
+    """Installs a job's packages into the prefix (private Python) of its layer. `apart`: confines every step.
+    Users' scripts may write to the prefix and the workspace."""
 
     installer: Installer
     prefix: Prefix

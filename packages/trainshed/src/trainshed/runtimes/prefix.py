@@ -4,8 +4,8 @@ their own `site-packages`.
 Programs in virtual environments see either no base packages or the host's own ones. In a prefix, the base
 packages *are* the interpreter's site-packages, and the host's are invisible. A prefix is a copy of the
 interpreter's binary, links to every entry of the standard library, and a `site-packages`. The binary is a
-copy (a layer's is a hard link to it) because Python up to 3.10 searches its library next to the *resolved*
-executable.
+copy (for a job's packages, a hard link to that copy) because Python up to 3.10 searches its library next to
+the *resolved* executable.
 
 This module creates and reads prefixes; it installs nothing into them.
 """

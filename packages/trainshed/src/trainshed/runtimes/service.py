@@ -1,4 +1,5 @@
-"""Implements the runtimes port on this machine. Prepares base environments and layers in threads."""
+"""Implements the runtimes port on this machine. Prepares base environments, and layers of jobs' packages on
+top of them, in threads."""
 
 import asyncio
 import functools
@@ -91,8 +92,8 @@ class LocalRuntimes:
         self._contained = ContainerRuntimes(images, self._packages)
         self._workers = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="runtimes")
         self._bases = SingleFlight[None](self._workers)
-        # Stop the build of a layer when no caller waits for it. Unlike a base, a layer runs users' setup
-        # scripts and is useless to other jobs.
+        # Stop the build of a layer (a job's packages) when no caller waits for it. Unlike a base, a layer
+        # runs users' setup scripts and is useless to other jobs.
         self._tops = SingleFlight[Prefix](self._workers, abandons=True)
         self.catalog = LocalCatalog(
             self._interpreters,

@@ -273,7 +273,7 @@ class Shelf:
 @contextmanager
 def hold(place: Path) -> Generator[None]:
     """Prevent the removal of the finished directory `place` while the context is open, for example while a
-    layer is built on top of it."""
+    layer (a job's packages) is built on top of it."""
     handles = cache_leases.hold_leases([str(place)])
     try:
         yield

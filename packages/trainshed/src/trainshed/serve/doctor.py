@@ -65,8 +65,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield from _database(settings)
     if settings.engine != "local" and (examine_cluster := registry.doctor(settings.engine)):
         yield from examine_cluster(engine_settings(settings), settings.cache)
-        # Also check the isolation on this machine. With a cluster, no job runs here, but builds, TensorBoard
-        # and autopsy shells do.
+        # Also check the isolation on this machine. With a cluster, no job runs here, but builds, TensorBoard,
+        # and shells in the files of failed replicas do.
         for finding in asyncio.run(_engine(settings)):
             if finding.about == "isolation":
                 text = f"for builds and autopsy shells on this machine: {finding.text}"

@@ -111,7 +111,7 @@ def command(
     if stop_with_parent:
         from trainshed.replica.system import kernel
 
-        # Stop even if the parent is killed, so that no forgotten service remains.
+        # Stop even if the parent process is killed, so that no forgotten service remains.
         kernel.die_with_parent(signal.SIGTERM)
     if verbose and overrides.get("log_level") is None:
         overrides["log_level"] = "info"
@@ -141,8 +141,8 @@ def command(
 
     def announce(document: dict[str, Any]) -> None:
         if emulate:
-            # Delete the emulator's temporary directory here too, because a parent that is killed does not
-            # delete it.
+            # Delete the emulator's temporary directory here too, because a parent process that is killed does
+            # not delete it.
             atexit.register(shutil.rmtree, settings.data, ignore_errors=True)
         _print_addresses(settings, document)
         if ready_fd is not None:

@@ -3,7 +3,8 @@ and decoding (spec/tuning#parameters, facts/tuning#ml, facts/tuning#vertex).
 
 A point is a row with one **code** per node of the tree. The code of a number is its position in [0, 1] on its
 scale. The code of a category is its index. The code of an inactive node is NaN. A **genotype** has no NaN: it
-also contains codes of inactive nodes, so that a search can change a parent and find codes for its children.
+also contains codes of inactive nodes, so that a search can change a parent parameter and find codes for its
+conditional parameters.
 
 A study starts at the defaults or the centre, and continues with Latin hypercubes. This module has no other
 random source, and is independent of the algorithms.
@@ -34,8 +35,8 @@ UNKNOWN = -1.0
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the parameter tree: a parameter with its scale. `allowed_codes`: the codes of the parent for
-    which the node is active."""
+    """A node of the parameter tree: a parameter with its scale. `allowed_codes`: the codes of the parent
+    parameter for which the node is active."""
 
     parameter: Parameter
     allowed_codes: tuple[float, ...] = ()

@@ -58,8 +58,8 @@ class ContentRefused(Exception):
 @dataclass(frozen=True, slots=True)
 class _UnitPath:
     """The path of a unit on the service's disk. A unit is a finished directory that the service sends to
-    nodes as a whole: an environment, a layer, an image or an interpreter. `root`: the cache or interpreter
-    directory that contains the unit."""
+    nodes as a whole: a Python environment, a layer (a job's packages on top of an environment), a container
+    image or a Python interpreter. `root`: the cache or interpreter directory that contains the unit."""
 
     path: Path
     root: Path

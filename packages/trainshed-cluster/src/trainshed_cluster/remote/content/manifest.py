@@ -1,8 +1,9 @@
 """Declares the manifest of a launch: the directories of the service's machine that a node needs. The service
 and its agents share this module.
 
-A *unit* is a directory that is built once and never changed: an environment, a layer, an image, an
-interpreter. A unit has the same path on every node, because environments contain absolute paths.
+A *unit* is a directory that is built once and never changed: a Python environment, a layer (a job's packages
+on top of an environment), a container image, a Python interpreter. A unit has the same path on every node,
+because environments contain absolute paths.
 """
 
 from dataclasses import dataclass

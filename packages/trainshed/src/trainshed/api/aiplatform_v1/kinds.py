@@ -39,7 +39,7 @@ class Kind(Struct, Generic[N, R], frozen=True):
     table: Callable[[Services], Resources[N, R]]
     view: Callable[[Services, R], Message]
     listing: Listing[R]
-    #: Returns the column values that select all resources below a parent.
+    #: Returns the column values that select all resources below a parent resource.
     of_parent: Callable[[str], dict[str, Any]] = of_location
     #: The plural of `noun`; None = `noun` with an s.
     plural: str | None = None

@@ -223,7 +223,8 @@ class Ticket(Struct, frozen=True):
     who: str
     #: The owner of the ticket, who must have the permission.
     principal: Principal
-    #: The attempt whose autopsy the shell shows; None = a shell in the running replica.
+    #: The attempt of the failed replica whose kept files (autopsy) the shell shows; None = a shell in the
+    #: running replica.
     autopsy: int | None = None
     #: The port to connect to (`TerminalRequest.port`); None = open a shell.
     port: str | None = None

@@ -1,4 +1,4 @@
-"""Parses the parents in requests: `projects/P` and `projects/P/locations/L`. `core` parses all other
+"""Parses the field `parent` of requests: `projects/P` and `projects/P/locations/L`. `core` parses all other
 names."""
 
 import re

@@ -70,8 +70,8 @@ class ProgressReader:
         async with state.lock:
             if state.is_complete:
                 return state
-            # Never return to an earlier attempt or incarnation: a slow call may have read `job` before a
-            # retry that another call has already handled.
+            # Never return to an earlier attempt, or to an earlier run (incarnation) of a replica: a slow call
+            # may have read `job` before a retry that another call has already handled.
             if (state.attempt, state.incarnation) < (job.attempt, replica.incarnation):
                 if state.attempt != job.attempt:
                     state.place = 0

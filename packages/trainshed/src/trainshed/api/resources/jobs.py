@@ -193,8 +193,9 @@ async def cancel_work(services: Services, principal: Principal, work: Work) -> N
 
 
 async def delete_for_user(services: Services, name: JobName) -> Operation:
-    """Delete a finished job, tuning job or pipeline with its log, curves and autopsies. Return the finished
-    operation. Raises NotFound, and FailedPrecondition if it has not finished."""
+    """Delete a finished job, tuning job or pipeline with its log, curves and autopsies (kept files of failed
+    replicas). Return the finished operation. Raises NotFound, and FailedPrecondition if it has not finished.
+    """
     record = finished_operation(services, OperationKind.DELETE, str(name))
     uid = await services.intake.delete_job(name, record)
     services.notices.publish(uid)
@@ -214,8 +215,8 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
         try:
             await services.shells.delete_autopsy(uid, autopsy.attempt, autopsy.replica)
         except (terminals.TerminalRefused, Unavailable) as refused:
-            # Only log the error, for example if an open shell uses the autopsy. The service deletes the
-            # autopsy after its retention period.
+            # Only log the error, for example if an open shell uses the autopsy (the kept files of a failed
+            # replica). The service deletes the files after their retention period.
             _log.warning(
                 "an autopsy of the deleted job %s could not be deleted yet: %s", name, refused
             )
@@ -247,8 +248,8 @@ async def check_cancel(reader: Reader, actor: Actor, work: Work) -> None:
 
 
 async def _creating_job(reader: Reader, work: Work) -> Work | None:
-    """Return the job whose program has created this job or its parent. Return None if a user created it or
-    the creating job was deleted."""
+    """Return the job whose program has created this job, or the tuning job or pipeline that runs this job.
+    Return None if a user created it or the creating job was deleted."""
     if work.creator is None or work.creator.job is None:
         return None
     try:

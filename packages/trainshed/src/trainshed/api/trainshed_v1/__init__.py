@@ -1,2 +1,2 @@
-"""Our own API, `/trainshed/v1`, in plain JSON: jobs, live logs, progress, nodes, quotas, drills and
-secrets."""
+"""Our own API, `/trainshed/v1`, in plain JSON: jobs, live logs, progress, nodes, quotas, secrets and drills
+(faults that users inject)."""

@@ -1,5 +1,5 @@
-"""Drills of a job (spec/operations#drills), and the resume report. The report reads the log around each drill
-and evaluates it with `core.resume`."""
+"""Drills of a job, which are faults that users inject (spec/operations#drills), and the resume report. The
+report reads the log around each drill and evaluates it with `core.resume`."""
 
 import asyncio
 import re
@@ -32,7 +32,7 @@ from trainshed.store.logs.reader import LogReader
 from trainshed.wire.trainshed_v1 import timeline as records
 
 MAX_DRILLS: Final = 100
-"""Maximum number of drills of one job."""
+"""Maximum number of drills (injected faults) of one job."""
 _MAX_LISTED_REPLICAS: Final = 10
 """Maximum number of replicas that an error message lists."""
 _ROLES: Final = {role: pool for pool, role in enumerate(ML_ROLES)} | {"chief": 0}
@@ -42,8 +42,8 @@ _ROLE_PATTERN: Final = re.compile(
 
 
 async def drill(call: JsonCall) -> records.Drill:
-    """`POST /trainshed/v1/jobs/{job}:drill`: order a drill. Raises FailedPrecondition if the job has finished
-    or has had too many drills."""
+    """`POST /trainshed/v1/jobs/{job}:drill`: order a drill (a fault in the job). Raises FailedPrecondition if
+    the job has finished or has had too many drills."""
     services = call.services
     job, _ = await find_job(services.reader, call.target)
     ordered = _read_drill(*call.read_body(records.DrillOrder), services.now(), job)
@@ -56,7 +56,8 @@ async def drill(call: JsonCall) -> records.Drill:
 
 
 def _read_drill(order: records.DrillOrder, faults: Faults, now: Nanos, job: Job) -> Drill:
-    """Return the drill that a request orders for the job. Raises InvalidRequest with all errors."""
+    """Return the drill (injected fault) that a request orders for the job. Raises InvalidRequest with all
+    errors."""
     kinds = tuple(DrillKind)
     if order.kind not in kinds:
         text = f"{order.kind!r} is not one of: {', '.join(kinds)}.{closest(order.kind, kinds)}"
@@ -124,7 +125,7 @@ _MAX_SEARCHED_LINES: Final = 50_000
 
 async def report(call: JsonCall) -> records.ResumeReport:
     """`GET /trainshed/v1/jobs/{job}/resumeReport`: return whether the job has continued from its saved
-    progress after each drill."""
+    progress after each drill (injected fault)."""
     job, _ = await find_job(call.services.reader, call.target)
     entries = await call.services.reader.timeline(job.uid)
     logs = call.services.logs
@@ -148,8 +149,9 @@ async def _finding(logs: LogReader, job: Job, hit: Hit) -> Finding:
 
 
 async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
-    """Return the steps in the log of the replica that the drill hit. If that log contains no steps, use the
-    log of the primary replica. If that log contains none either, use the logs of all replicas."""
+    """Return the steps in the log of the replica that the drill (injected fault) hit. If that log contains no
+    steps, use the log of the primary replica. If that log contains none either, use the logs of all replicas.
+    """
     fault = hit.restarted or hit.ended + 1
     for replicas in dict.fromkeys(
         (frozenset({hit.drill.replica}), frozenset({ReplicaId(0, 0)}), None)

@@ -152,7 +152,8 @@ async def list_(call: JsonCall) -> records.JobList:
         call.number("limit", 0), default=_DEFAULT_PAGE_SIZE, maximum=_MAX_PAGE_SIZE, field="limit"
     )
 
-    # A page token is valid only together with these values, and with the same project or parent.
+    # A page token is valid only together with these values, and with the same project, or the same tuning job
+    # or pipeline (`parent`).
     bound_texts = (*filter_texts, *map(str, bounds))
     if parent := call.parameter("parent"):
         return await _list_children(call, parent, job_filter.passes, size, bound_texts, bounds)
@@ -337,7 +338,7 @@ async def cancel_all(call: JsonCall) -> records.CancelledJobs:
 
 async def delete(call: JsonCall) -> Nothing:
     """`DELETE /trainshed/v1/jobs/{job}`: delete a finished job of either API with its log, curves and
-    autopsies."""
+    autopsies (kept files of failed replicas)."""
     work, _ = await find_work(call.services.reader, call.target)
     await delete_for_user(call.services, work.name)
     return Nothing()

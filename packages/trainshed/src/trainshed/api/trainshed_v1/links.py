@@ -1,7 +1,7 @@
 """Creates tickets and links that open pages without a token (`calls.links`).
 
-Tickets are for shells in running replicas and in autopsies of failed replicas. Links are for TensorBoard,
-which shows the event files of jobs.
+Tickets are for shells in running replicas and in the kept files (autopsies) of failed replicas. Links are for
+TensorBoard, which shows the event files of jobs.
 """
 
 from trainshed.access.permissions import PERMISSIONS, authorize
@@ -29,7 +29,7 @@ async def open_shell(call: JsonCall) -> records.ShellTicket:
     """`POST /trainshed/v1/jobs/{job}:shell`: return a ticket. It is for a shell in a running replica; with
     `port`, for a connection to that port of the replica; with `autopsy`, for a shell in the files of a failed
     replica. Raises FailedPrecondition if shells are disabled or the replica is not running, and NotFound if
-    the autopsy does not exist."""
+    these files do not exist."""
     services, shells = call.services, enabled_shells(call.services)
     job, _ = await find_job(services.reader, call.target)
     choice, faults = call.read_body(records.ReplicaChoice)
@@ -73,8 +73,8 @@ async def open_shell(call: JsonCall) -> records.ShellTicket:
 
 
 def _find_autopsy(shells: Terminals, job: Job, replica: ReplicaId | None, attempt: int) -> Autopsy:
-    """Return the first matching autopsy of the newest attempt. Raises NotFound, whose message lists the
-    existing autopsies."""
+    """Return the first matching autopsy (kept files of a failed replica), of the newest attempt that has one.
+    Raises NotFound, whose message lists the existing autopsies."""
     existing = shells.autopsies(job.uid)
     matching = [
         autopsy

@@ -291,7 +291,8 @@ async def _with_full_name(call: JsonCall, method: str) -> JsonCall:
 
 def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
     """Return the projects of a call. They are found in the name of the job in the path, in the query or body,
-    or for a list of jobs in the parent's name. For all other calls they are not known."""
+    or for a list of jobs in the name of their tuning job or pipeline. For all other calls they are not known.
+    """
     if method.startswith(_JOBS_PREFIX) and call.target:
         return (project_in(call.target),)
     if method not in _PROJECT_METHODS:

@@ -98,7 +98,7 @@ def with_replicas(
     links: Mapping[str, str],
     pages: Mapping[str, str],
 ) -> records.JobDescription:
-    """Return the description with the fields that only jobs with replicas have. `autopsies`: autopsies of
+    """Return the description with the fields that only jobs with replicas have. `autopsies`: kept files of
     failed replicas. `links`: links to the shells of running replicas, by replica name. `pages`: addresses of
     the job's web pages, by name."""
     # Before the first attempt, show the replicas that the job will have.

@@ -139,7 +139,7 @@ def make_directory(parent: int, component: str) -> None:
 
 
 def prune(base: int, components: tuple[str, ...]) -> None:
-    """Remove `base/components` and then its parents, until one of these directories is not empty."""
+    """Remove `base/components` and then its parent directories, up to the first one that is not empty."""
     for depth in range(len(components), 0, -1):
         try:
             with directory(base, components[: depth - 1]) as parent:

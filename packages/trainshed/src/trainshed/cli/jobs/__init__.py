@@ -1,1 +1,1 @@
-"""The commands about jobs: list, describe, follow, open a shell, and drill."""
+"""The commands about jobs: list, describe, follow, open a shell, and inject a fault (drill)."""

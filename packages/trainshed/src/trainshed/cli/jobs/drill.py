@@ -95,9 +95,9 @@ def command(
 
 
 def _watch(client: Client, job: JobView, drill: Drill, *, is_data: bool) -> ResumeFinding:
-    """Print the events of the job since the drill was ordered, until the drill has a result or the job has
-    finished. Return the resume report's finding about the drill. `is_data`: whether standard output is for
-    data, so that events are printed to standard error."""
+    """Print the events of the job since the drill (a fault) was ordered, until the drill has a result or the
+    job has finished. Return the resume report's finding about the drill. `is_data`: whether standard output
+    is for data, so that events are printed to standard error."""
     ordered, entries = parse_moment(drill.order_time), Entries(client, job.uid)
     nothing = ResumeFinding(drill=drill, why="the service has not started it yet")
     while True:
@@ -117,8 +117,8 @@ def _watch(client: Client, job: JobView, drill: Drill, *, is_data: bool) -> Resu
 
 
 def _report(endpoint: Endpoint, job: str, form: str) -> None:
-    """Print the result of each drill of a job. Raises SystemExit if the job started over after one of
-    them."""
+    """Print the result of each drill (injected fault) of a job. Raises SystemExit if the job started over
+    after one of them."""
     client = endpoint.client(raw=form == "json")
     uid = find_job(client, job, endpoint.project)["uid"]
     answer = client.get(job_path(uid, "/resumeReport"))
@@ -138,7 +138,7 @@ def _report(endpoint: Endpoint, job: str, form: str) -> None:
 
 
 def _lines(finding: ResumeFinding) -> list[str]:
-    """Return the lines of the report about one drill."""
+    """Return the lines of the report about one drill (injected fault)."""
     outcome = finding.outcome.replace("_", " ") or finding.why
     if finding.lost is not None:
         outcome += f", {finding.lost} {finding.unit}{'s' * (finding.lost != 1)} lost"

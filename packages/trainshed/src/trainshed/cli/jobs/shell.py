@@ -1,5 +1,5 @@
 """`trainshed jobs shell`: opens a shell in a running replica, in this terminal or with piped input. Also
-contains `jobs forward` and `jobs autopsy`."""
+contains `jobs forward` (ports), and `jobs autopsy` (files of failed replicas)."""
 
 import contextlib
 import json

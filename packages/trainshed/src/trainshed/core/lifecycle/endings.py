@@ -120,7 +120,7 @@ def _warn_of_time_limit(transition: Transition, evidence: Evidence, verdict: Ver
 
 
 def start_elsewhere(transition: Transition, replica: Replica) -> bool:
-    """Start the next incarnation of a replica that had to leave its node before it started. This is not
+    """Start the next run (incarnation) of a replica that had to leave its node before it started. This is not
     counted as a restart. Return False if the attempt is about to end."""
     if transition.job.phase not in (AttemptState.STARTING, AttemptState.RUNNING):
         return False
@@ -239,7 +239,7 @@ def _stop_notice(evidence: Evidence) -> StopNotice | None:
 
 
 def _restart(transition: Transition, replica: Replica, verdict: Verdict) -> None:
-    """Start the replica's next incarnation, at once or after a pause. The next incarnation uses the same node
+    """Start the replica's next run (incarnation), at once or after a pause. The next run uses the same node
     unless the replica has to leave the node."""
     window = verdict.rule.window
     recent = (
@@ -257,7 +257,7 @@ def _restart(transition: Transition, replica: Replica, verdict: Verdict) -> None
 
 
 def _start_again(transition: Transition, replica: Replica, **changes: Any) -> None:
-    """Start the next incarnation of a replica that has ended."""
+    """Start the next run (incarnation) of a replica that has ended."""
     leaves = bool(replica.leaving)
     transition.fire_replica(
         replica.id,

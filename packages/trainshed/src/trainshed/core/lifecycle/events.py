@@ -123,7 +123,7 @@ class CancelCause(enum.StrEnum):
 
 
 class CancelRequested(Struct, frozen=True):
-    """A user, a limit or a parent has requested the end of the job."""
+    """A user, a limit, or the tuning job or pipeline that runs the job has requested the job's end."""
 
     cause: CancelCause
     #: When the request was accepted. A primary that exited earlier keeps its own outcome.
@@ -133,20 +133,22 @@ class CancelRequested(Struct, frozen=True):
 
 
 class DrillOrdered(Struct, frozen=True):
-    """A user ordered a drill. `step` assigns the drill's number."""
+    """A user ordered a drill, a fault in the job. `step` assigns the drill's number."""
 
     drill: Drill
 
 
 class DrillTriggered(Struct, frozen=True):
-    """The condition of a drill is met: its log line was written, or its replica has started."""
+    """The condition of a drill (an ordered fault) is met: its log line was written, or its replica has
+    started."""
 
     number: int
     at: Nanos
 
 
 class DrillLanded(Struct, frozen=True):
-    """The engine has injected a drill's fault, or the replica had already ended."""
+    """The engine has injected the fault of a drill (a test that the user ordered), or the replica had already
+    ended."""
 
     number: int
 
@@ -184,7 +186,7 @@ class StartReplicas(Struct, frozen=True):
     process. Slots of earlier attempts are released first."""
 
     attempt: int
-    #: (replica, incarnation) of each replica to start.
+    #: Each replica to start, with the number of its run (incarnation).
     waiting: tuple[tuple[ReplicaId, int], ...]
 
 
@@ -201,13 +203,13 @@ class StopReplicas(Struct, frozen=True):
     replica of the attempt starts afterwards."""
 
     attempt: int
-    #: (replica, incarnation) of each replica that may not have started yet. These incarnations must never
-    #: start.
+    #: Each replica that may not have started yet, with the number of its run (incarnation). These runs must
+    #: never start.
     waiting: tuple[tuple[ReplicaId, int], ...] = ()
 
 
 class InjectFault(Struct, frozen=True):
-    """Inject a drill's fault into the replica, then report DrillLanded."""
+    """Inject the fault of a drill (ordered by a user) into the replica, then report DrillLanded."""
 
     number: int
     kind: DrillKind

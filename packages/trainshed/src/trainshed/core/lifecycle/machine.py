@@ -64,8 +64,8 @@ from trainshed.core.units import Nanos
 
 _POLICY = FailurePolicy()
 _STOPPED_THERE = "it was stopped on its node, but not by the service"
-"""The text for replicas that the node's agent has stopped because it lost contact with the service for a
-whole lease."""
+"""The text for replicas that the node's agent has stopped because it had no contact with the service for a
+whole lease (a setting, in seconds)."""
 
 
 class Deadline(Struct, frozen=True):
@@ -78,14 +78,15 @@ class Deadline(Struct, frozen=True):
 def step(job: Job, event: Event, now: Nanos, policy: FailurePolicy = _POLICY) -> Step[Job]:
     """Apply one event to the job.
 
-    Events of an earlier attempt or incarnation, and repeated events, are ignored, because engines may report
-    an event twice. Raise IllegalTransition for an event that is impossible in the job's state.
+    Events of an earlier attempt or of an earlier run (incarnation) of a replica, and repeated events, are
+    ignored, because engines may report an event twice. Raise IllegalTransition for an event that is
+    impossible in the job's state.
     """
     if job.state.is_final:
         return Step(job)
     transition = Transition(job, now, policy)
     _apply_event(transition, event)
-    # Trigger the drills that wait for no log line, if their replica runs now.
+    # Trigger the drills (ordered faults) that wait for no log line, if their replica runs now.
     for drill in transition.job.drills:
         is_due = drill.is_armed and not drill.at_line
         if is_due and drill_target(transition.job, drill) is not None:
@@ -225,7 +226,7 @@ def _preempt(transition: Transition, event: Preempted) -> None:
 
 def _node_left(transition: Transition, event: NodeLeft) -> None:
     """Request the replicas on a node to leave it, except running replicas that may stay. A finished replica
-    keeps its record. Its next incarnation, if any, runs on another node."""
+    keeps its record. Its next run, if any, is on another node."""
     job = transition.job
     if not job.is_placed:
         return
@@ -289,8 +290,8 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
 def _mark_evicted(
     transition: Transition, replica: Replica, cause: Cause, text: str | None
 ) -> Replica:
-    """Mark a replica as leaving its node if its Pod was evicted, so that its next incarnation runs elsewhere.
-    Return the replica."""
+    """Mark a replica as leaving its node if its Pod was evicted, so that its next run (incarnation) is on
+    another node. Return the replica."""
     if cause is not Cause.POD_EVICTED or replica.leaving:
         return replica
     return transition.change_replica(replica.id, leaving=text)
@@ -322,8 +323,8 @@ def _pause_over(transition: Transition, event: PauseOver) -> None:
 def _current(
     job: Job, event: ReplicaStarted | ReplicaNoted | ReplicaExited | ReplicaLost | ReplicaPlaced
 ) -> Replica | None:
-    """Return the replica that an event refers to, or None if the event is from another attempt or
-    incarnation."""
+    """Return the replica that an event refers to, or None if the event is from another attempt, or from
+    another run (incarnation) of the replica."""
     if event.attempt != job.attempt:
         return None
     for replica in job.replicas:
@@ -383,7 +384,7 @@ def _record_delay(transition: Transition, delay: Delay) -> None:
         transition.record(timeline.start_delayed(job, delay, transition.now))
 
 
-# --- drills (spec/operations#drills) ---
+# --- drills: faults that users order (spec/operations#drills) ---
 
 _ATTEMPT_CAUSES = {
     DrillKind.PREEMPT: Cause.PREEMPTED,
@@ -415,7 +416,8 @@ def _take_drill(transition: Transition, event: DrillOrdered | DrillTriggered | D
 
 
 def drill_target(job: Job, drill: Drill) -> Replica | None:
-    """Return the target replica of the drill if it is running, otherwise None."""
+    """Return the target replica of a drill (a fault that a user ordered) if the replica is running, otherwise
+    None."""
     if job.phase not in (AttemptState.STARTING, AttemptState.RUNNING):
         return None
     for replica in job.replicas:

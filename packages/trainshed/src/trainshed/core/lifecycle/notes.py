@@ -1,5 +1,5 @@
-"""Records notes of replicas as timeline entries: about disks, reductions, lost files and warm starts
-(spec/reduction#reports, spec/machines#disk).
+"""Records notes of replicas (messages to users) as timeline entries: about disks, reductions, lost files and
+warm starts (spec/reduction#reports, spec/machines#disk).
 
 Replicas on one node share a file system, so each shortage of a node's disk is recorded only once.
 """
@@ -16,23 +16,25 @@ NO_ROOM: Final = "disk_no_room"
 ROOM_AGAIN: Final = "disk_room_again"
 _WARM_START: Final = "warm_start"
 KINDS: Final = {
-    # Notes from the module `trainshed.replica.observe.disk`.
+    # Notes to users from the module `trainshed.replica.observe.disk`.
     **dict.fromkeys((NO_ROOM, ROOM_AGAIN, "disk_nearly_full", "disk_exceeded"), "disk"),
     **dict.fromkeys(("disk_log_waits", "disk_log_goes_on"), "disk"),
-    # Notes from the modules `shim`, `sidecars` and `warm_start` of `trainshed.replica.supervisor`.
+    # Notes to users from the modules `shim`, `sidecars` and `warm_start` of `trainshed.replica.supervisor`.
     "grace_used": "grace",
     "storage_written_here": "storage",
     "rank_claimed": "ranks",
     "started_warm": _WARM_START,
     "started_cold": _WARM_START,
 }
-"""The kind of the timeline entry by the name of the note. All other notes are about a reduction."""
+"""The kind of the timeline entry by the name of the note (a message to users). All other notes are about a
+reduction."""
 
 
 def record_note(transition: Transition, replica: Replica, event: ReplicaNoted) -> None:
     """Record a replica's note, a message to users, on the timeline. For a shortage of disk space on a node,
     record only the beginning and the end."""
-    # Skip notes that are already recorded: after a restart of the service, engines report old notes again.
+    # Skip notes (messages to users) that are already recorded: after a restart of the service, engines report
+    # old notes again.
     if event.number <= replica.notes:
         return
     job, node, kind = transition.job, replica.node, KINDS.get(event.name, "reduction")

@@ -1,4 +1,5 @@
-"""The stored record of a job, with its creator and its drills (spec/operations#drills).
+"""The stored record of a job, with its creator and its drills, which are faults that users order
+(spec/operations#drills).
 
 Times are nanoseconds since the epoch. 0 means that the event has not happened.
 """
@@ -16,7 +17,7 @@ from trainshed.core.units import Nanos
 
 
 class DrillKind(enum.StrEnum):
-    """The failure that a drill injects."""
+    """The kind of failure that a drill (ordered by a user) injects."""
 
     #: The replica must leave its node, as for maintenance.
     MAINTENANCE = "maintenance"
@@ -44,7 +45,7 @@ class Drill(Struct, frozen=True):
     """One ordered fault, which is injected once. Without `at_line`, it is injected as soon as the replica
     runs. With `at_line`, it is injected when the replica runs and a new line of its log matches."""
 
-    #: Number of the drill within its job, from 1.
+    #: Number of the drill (ordered fault) within its job, from 1.
     number: int
     kind: DrillKind
     replica: ReplicaId
@@ -55,7 +56,7 @@ class Drill(Struct, frozen=True):
     fired: Nanos = 0
     #: Number of the attempt in which the fault was injected.
     attempt: int = 0
-    #: Number of the incarnation in which the fault was injected.
+    #: Number of the replica's run (incarnation) in which the fault was injected.
     incarnation: int = 0
     #: Whether the injection is confirmed.
     done: bool = False
@@ -115,7 +116,8 @@ class Replica(Struct, frozen=True):
 
     id: ReplicaId
     state: ReplicaState = ReplicaState.WAITING
-    #: Number of the incarnation, from 1. At most one incarnation of a replica lives at a time.
+    #: Number of the replica's current run (incarnation), from 1. At most one run of a replica is alive at a
+    #: time.
     incarnation: int = 1
     #: The node of the replica, or None if the replica waits for a node.
     node: str | None = None
@@ -130,13 +132,14 @@ class Replica(Struct, frozen=True):
     #: Times of the last restarts (ns), for rules that limit the restart rate.
     recent: tuple[int, ...] = ()
     #: The node that the replica had to leave, or that was lost together with the replica. The replica's next
-    #: incarnation avoids this node.
+    #: run avoids this node.
     avoid: str | None = None
-    #: Number of recorded notes of this incarnation.
+    #: Number of recorded notes (messages to users) of this run of the replica.
     notes: int = 0
     #: Earliest start of the replica (ns), or 0 without a pause.
     not_before: Nanos = 0
-    #: How this incarnation's program started: "started warm: ..." or "started cold: ...". None if unknown.
+    #: How the program of this run (incarnation) started: "started warm: ..." or "started cold: ...". None if
+    #: unknown.
     began: str | None = None
 
 
@@ -210,7 +213,8 @@ class WorkRecord(Struct, frozen=True):
     error: JobError | None = None
     #: The tuning job or pipeline that created the job. None for a client's job. Always None for a pipeline.
     parent: Parent | None = None
-    #: The client that created the record, or the creator of its parent. None if unknown.
+    #: The client that created the record, or the creator of the tuning job or pipeline that runs it. None if
+    #: unknown.
     creator: Actor | None = None
 
     @property

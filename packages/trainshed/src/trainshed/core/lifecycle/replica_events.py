@@ -56,10 +56,10 @@ class ReplicaNoted(Struct, frozen=True):
     attempt: int
     replica: ReplicaId
     incarnation: int
-    #: Number of the note within its incarnation, from 1.
+    #: Number of the note among those of the replica's run (incarnation), from 1.
     number: int
     at: Nanos
-    #: The kind of the note.
+    #: The kind of the note (message to users).
     name: str
     #: The severity: INFO, WARNING or ERROR.
     severity: str

@@ -80,7 +80,7 @@ class AttemptTrigger(enum.StrEnum):
 class ReplicaState(enum.StrEnum):
     """States of one replica within an attempt."""
 
-    #: The incarnation has no process yet.
+    #: The replica's current run (incarnation) has no process yet.
     WAITING = "WAITING"
     #: The program was started.
     RUNNING = "RUNNING"
@@ -97,7 +97,8 @@ class ReplicaState(enum.StrEnum):
 
 
 class ReplicaTrigger(enum.StrEnum):
-    """The triggers that change the state of a replica. RESTARTED means that another incarnation follows."""
+    """The triggers that change the state of a replica. RESTARTED means that another run (incarnation) of the
+    replica follows."""
 
     STARTED = "started"
     ASKED_TO_LEAVE = "asked to leave"

@@ -179,7 +179,7 @@ def verdict(
 
 def time_limit(evidence: Evidence, verdict: Verdict, ran: Nanos, now: Nanos) -> TimelineEntry:
     """Return the warning about a replica that repeatedly ends at a time limit of the cluster. `ran`: how long
-    the replica's last incarnation ran."""
+    the replica's last run (incarnation) took."""
     text = (
         f"A time limit of the cluster has stopped {evidence.public_name} "
         f"{verdict.count} times, most recently after {_format_time(ran)}. {evidence.advice}"

@@ -271,8 +271,8 @@ def instructions(job: Job) -> tuple[Instruction, ...]:
         case AttemptState.STARTING | AttemptState.RUNNING:
             return tuple(_while_running(job, [r for r in waiting if not r.not_before]))
         case AttemptState.STOPPING:
-            # Include replicas that were requested to leave their node before they started, so that these
-            # incarnations never start.
+            # Include replicas that were requested to leave their node before they started, so that these runs
+            # (incarnations) never start.
             waiting += [
                 r for r in job.replicas if r.state is ReplicaState.STOPPING and not r.started
             ]

@@ -112,8 +112,8 @@ def _read_task(pipeline: Section) -> Task | None:
 
 
 def _ineffective_fields(pipeline: Section) -> tuple[str, ...]:
-    """Return warnings about a model id or parent without a model to upload. They are not errors, because the
-    SDK always sends these fields."""
+    """Return warnings about a model ID or parent model without a model to upload. They are not errors,
+    because the SDK always sends these fields."""
     if pipeline.has("modelToUpload"):
         return ()
     return tuple(
@@ -126,7 +126,8 @@ def _ineffective_fields(pipeline: Section) -> tuple[str, ...]:
 def _read_model(
     pipeline: Section, region: str, new_id: str, *, is_placed: bool
 ) -> ModelDraft | None:
-    """Parse `modelToUpload` with its id or parent. `is_placed`: whether the job has an output directory."""
+    """Parse `modelToUpload` with its model ID or parent model. `is_placed`: whether the job has an output
+    directory."""
     if not pipeline.has("modelToUpload"):
         return None
     model = pipeline.section("modelToUpload")

@@ -125,7 +125,7 @@ def _read_default(section: Section, parameter: Parameter) -> Value | None:
 
 
 def _read_condition(item: Section, parent: Parameter) -> tuple[Value, ...]:
-    """Parse the parent's values for which a child is active."""
+    """Parse the values of the parent parameter for which a conditional parameter is active."""
     wanted = CONDITIONS[parent.type]
     conditions = [name for name in CONDITIONS.values() if item.has(name)]
     if conditions != [wanted]:
@@ -145,8 +145,8 @@ def _read_condition(item: Section, parent: Parameter) -> tuple[Value, ...]:
 
 
 def _parents_values(parent: Parameter, text: str, categories: Container[str]) -> Sequence[Value]:
-    """Return the parent's value that a text represents, or () if no value matches. `categories`: the parent's
-    categories."""
+    """Return the value of a parent parameter that a text represents, or () if no value matches. `categories`:
+    the parent parameter's categories."""
     if parent.type is ParameterType.CATEGORICAL:
         return [text] if text in categories else ()
     if parent.type is ParameterType.INTEGER:

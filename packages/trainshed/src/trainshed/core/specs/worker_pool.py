@@ -228,12 +228,12 @@ def check_reduction_variables(pools: Sequence[Section]) -> None:
 
 
 _TRAINS_ACROSS_REPLICAS = frozenset({"tensorflow", "pytorch", CONTAINER})
-"""Runtime families whose programs may use several workers. Container images are included, because their
-programs are unknown."""
+"""Frameworks (`RuntimeChoice.family`) whose programs may use several workers. Container images are included,
+because their programs are unknown."""
 _HAS_PARAMETER_SERVERS = frozenset({"tensorflow", CONTAINER})
 USE_NONE = frozenset({"python", "scikit-learn", "tensorflow", "xgboost"})
-"""The runtime families whose programs cannot use reducers. All other programs may use them, such as those in
-users' container images."""
+"""The frameworks (`RuntimeChoice.family`) whose programs cannot use reducers. All other programs may use
+them, such as those in users' container images."""
 
 
 def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:

@@ -33,8 +33,8 @@ def read_parameters(spec: StudySpec, trial: Section) -> Parameters:
     for index, node in enumerate(spec.parameters):
         value = None
         if node.parent in unclear:
-            # Accept the parameter without an error: its parent is invalid, so it is unknown whether the
-            # parameter is active.
+            # Accept the parameter without an error: its parent parameter is invalid, so it is unknown whether
+            # the parameter is active.
             unclear.add(index)
             settled.add(node.id)
         elif node.parent is None or (

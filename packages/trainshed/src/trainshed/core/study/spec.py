@@ -81,10 +81,10 @@ class Parameter(Struct, frozen=True):
     scale: Scale = Scale.LINEAR
     #: The public field `defaultValue`, or None if unset.
     default: Value | None = None
-    #: For a conditional parameter, the position of its parent in `StudySpec.parameters`. None if the
-    #: parameter is always active.
+    #: For a conditional parameter, the position of its parent parameter in `StudySpec.parameters`. None if
+    #: the parameter is always active.
     parent: int | None = None
-    #: The parent's values for which the parameter is active.
+    #: The values of the parent parameter for which this parameter is active.
     when: tuple[Value, ...] = ()
 
 
@@ -105,7 +105,8 @@ class MedianStopping(Struct, frozen=True):
 class StudySpec(Struct, frozen=True):
     """The parameters, the metrics and the algorithm of a study."""
 
-    #: The nodes of the parameter tree, depth first. Each parent precedes its children.
+    #: The nodes of the parameter tree, depth first. Each parent parameter precedes its conditional
+    #: parameters.
     parameters: tuple[Parameter, ...]
     #: The metrics of the study, at least one.
     metrics: tuple[Metric, ...]

@@ -41,18 +41,20 @@ log = logging.getLogger(__name__)
 Key = tuple[JobUid, int, ReplicaId]
 
 PLAN = "plan.json"
-"""Name of a file in a replica's directory: the launch document (the shim's input) of the latest incarnation,
-without secrets, and the path of its files. The file's modification time is the autopsy's creation time."""
+"""Name of a file in a replica's directory: the launch document (the shim's input) of the latest run
+(incarnation), without secrets, and the path of its files. The file's modification time is the autopsy's
+creation time."""
 _NO_SUCH = "no files of it are kept; `trainshed jobs describe JOB` lists the autopsies"
 _GPUS = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
 MAX_BYTES = 10 << 30
-"""Maximum total size in bytes. If it is exceeded, the oldest autopsies are deleted first."""
+"""Maximum total size of all autopsies (kept files of failed replicas), in bytes. If it is exceeded, the
+oldest autopsies are deleted first."""
 MAX_AUTOPSIES = 1000
-"""Maximum number of autopsies. If it is exceeded, the oldest ones are deleted first. Each autopsy reserves
-user IDs, which replicas cannot get."""
+"""Maximum number of autopsies (kept files of failed replicas). If it is exceeded, the oldest ones are deleted
+first. Each autopsy reserves user IDs, which replicas cannot get."""
 _ADDRESS = "127.63.0.2"
-"""Network address of the shells in all autopsies. Running replicas may have the original addresses of the
-failed replicas by now."""
+"""Network address of the shells in all autopsies (kept files of failed replicas). Running replicas may have
+the original addresses of the failed replicas by now."""
 _HOUR = 3600.0
 _RUNTIME_FIELDS = (
     *("storage_socket", "rest_socket", "grpc_socket", "identity", "certificate", "roots", "masked"),
@@ -63,9 +65,9 @@ _RUNTIME_FIELDS = (
 
 
 class Autopsies:
-    """Keeps the autopsies of one engine, and opens shells in them. `ttl`: how long to keep an autopsy, in
-    nanoseconds; None = keep none. `swept`: called after files were moved to the trash. `now`: the clock, in
-    nanoseconds since the epoch."""
+    """Keeps the autopsies (files of failed replicas) of one engine, and opens shells in them. `ttl`: how long
+    to keep an autopsy, in nanoseconds; None = keep none. `swept`: called after files were moved to the trash.
+    `now`: the clock, in nanoseconds since the epoch."""
 
     def __init__(
         self,
@@ -82,20 +84,21 @@ class Autopsies:
         self._swept = swept
         self._spawner = spawner
         self._kept: dict[Key, Autopsy] = {}
-        #: The first user ID of each autopsy that has its own users. While the autopsy exists, no replica may
-        #: have this ID: the replica's endpoint would treat a shell in the autopsy as one of its own
-        #: processes.
+        #: The first user ID of each autopsy (kept files of a failed replica) that has its own users. While
+        #: the autopsy exists, no replica may have this ID: the replica's endpoint would treat a shell in the
+        #: autopsy as one of its own processes.
         self.users: dict[Key, int] = {}
-        #: Number of open shells, for each autopsy that has any.
+        #: Number of open shells, for each autopsy (kept files of a failed replica) that has any.
         self._open: Counter[Key] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Crew()
-        #: Held while one autopsy's disk usage is measured. Only one measurement runs at a time, because other
-        #: tasks need threads of the same pool.
+        #: Held while the disk usage of one autopsy (kept files of a failed replica) is measured. Only one
+        #: measurement runs at a time, because other tasks need threads of the same pool.
         self._measuring = asyncio.Lock()
 
     async def start(self) -> None:
-        """Find the autopsies of earlier services, and delete the expired ones."""
+        """Find the autopsies (kept files of failed replicas) of earlier services, and delete the expired
+        ones."""
         for key, directory in await asyncio.to_thread(lambda: list(self._find_directories())):
             self._adopt(key, directory)
         self._tidy()
@@ -107,16 +110,16 @@ class Autopsies:
 
     async def note(self, started: Mapping[Path, protocol.Message]) -> None:
         """Store the launch documents (the inputs of shims) of programs that were started, by the replica's
-        directory. If a program fails, its autopsy needs this document. The documents contain no secrets,
-        because only this process may know them. If the service is killed before this call, the programs get
-        no autopsies."""
+        directory. If a program fails, its autopsy (kept files) needs this document. The documents contain no
+        secrets, because only this process may know them. If the service is killed before this call, the
+        programs get no autopsies."""
         if self._ttl:
             await asyncio.to_thread(_note, started)
 
     def keep(self, job_uid: JobUid, attempt: int, failed: Mapping[ReplicaId, Path]) -> None:
-        """Turn the directories of an attempt's failed replicas into autopsies. The caller then deletes the
-        directories of the other replicas. No process of the attempt is alive. `failed`: directory of each
-        failed replica."""
+        """Keep the files of an attempt's failed replicas: turn their directories into autopsies. The caller
+        then deletes the directories of the other replicas. No process of the attempt is alive. `failed`:
+        directory of each failed replica."""
         if not self._ttl or not failed:
             return
         for replica, slot in failed.items():
@@ -201,7 +204,7 @@ class Autopsies:
             directory.rename(self._trash / uuid.uuid4().hex)
         for parent in (directory.parent, directory.parent.parent):
             # Remove the empty directories of the attempt and the job. The call fails for a directory that
-            # contains other autopsies.
+            # contains the files of other replicas.
             with contextlib.suppress(OSError):
                 parent.rmdir()
         self._swept()
@@ -244,7 +247,8 @@ class Autopsies:
 
     async def _measure_size(self, key: Key, directory: Path) -> None:
         size = 0
-        # The autopsy is complete without its size, which is needed only for the limit.
+        # The autopsy (a failed replica's kept files) is complete without its size, which is needed only for
+        # the limit.
         async with self._measuring:
             with contextlib.suppress(OSError):
                 tree = trees.TreeSize(str(directory))
@@ -257,7 +261,8 @@ class Autopsies:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Delete the expired autopsies. If the rest exceeds the limits, delete the oldest ones."""
+        """Delete the expired autopsies (kept files of failed replicas). If the rest exceeds the limits,
+        delete the oldest ones."""
         now = self._now()
         ours = sorted(self._kept.items(), key=lambda item: item[1].kept)
         ours = [(key, autopsy) for key, autopsy in ours if key not in self._open]
@@ -269,7 +274,8 @@ class Autopsies:
                 self._discard(key)
         if self._timer is not None:
             self._timer.cancel()
-        # Autopsies with open shells do not expire. They are checked again when the shells close.
+        # Autopsies (kept files of failed replicas) with open shells do not expire. They are checked again
+        # when the shells close.
         ends = [autopsy.expires for key, autopsy in self._kept.items() if key not in self._open]
         if ends:
             # The clock may be set, and the machine may be suspended. So check at least once an hour.
@@ -280,7 +286,7 @@ class Autopsies:
 def _note(started: Mapping[Path, protocol.Message]) -> None:
     for slot, document in started.items():
         text = json.dumps({"files": str(slot / protocol.FILES), "plan": _without_secrets(document)})
-        # An error such as a full disk prevents the autopsy, but not the program.
+        # If an error such as a full disk occurs, the files are not kept (no autopsy), but the program runs.
         with contextlib.suppress(OSError):
             durable.write(str(slot / PLAN), text, sync=False)
 

@@ -64,7 +64,7 @@ _BATCH = 8
 _WARM_IDLE = 600.0
 """Seconds without a program after which a preloader exits."""
 _PINGS_PER_LEASE = 3
-"""Number of pings that are sent to a shim within a lease."""
+"""Number of pings that are sent to a shim within a lease, after which a silent shim counts as lost."""
 _RETRY_INTERVAL = 1.0
 """Seconds before the engine probes a replica again whose files cannot be read or written."""
 
@@ -202,8 +202,8 @@ class LocalEngine:
                     # The start failed. Start the other programs nevertheless. The reconciler tries this start
                     # again, or reports the end of the replica.
                     self._reconciler.reconcile(slot_handle)
-        # Only the autopsy of a failed program needs its launch document, so the starts do not wait for the
-        # write.
+        # Only the autopsy (the kept files of a failed replica) needs the launch document, so the starts do
+        # not wait for the write.
         await self._autopsies.note({handle.directory: document for handle, _, document in fresh})
 
     async def stop(
@@ -405,8 +405,8 @@ class Reconciler:
     silent for longer than its lease.
 
     There is one task per replica without a connection, and one timer that pings all shims. The reconciler
-    counts unanswered pings, not elapsed time. So no lease expires because the service or the machine was
-    suspended.
+    counts unanswered pings, not elapsed time. So no shim counts as lost because the service or the machine
+    was suspended.
     """
 
     def __init__(
@@ -455,8 +455,8 @@ class Reconciler:
         self._tasks.keep(work, what)
 
     def evict(self, slot_handle: SlotHandle) -> None:
-        """Kill a shim whose lease has expired, together with all processes of its replica, then report the
-        loss. The report waits until all these processes have exited."""
+        """Kill a shim that has been silent for a whole lease, together with all processes of its replica,
+        then report the loss. The report waits until all these processes have exited."""
         if not slot_handle.is_evicted:
             slot_handle.is_evicted = True
             slot_handle.close()
@@ -503,8 +503,8 @@ class Reconciler:
                     return
 
     def _determine_state(self, slot_handle: SlotHandle, incarnation: int) -> Finding:
-        """Return the state of an incarnation. If the incarnation is to be evicted, first kill it and ensure
-        that it never starts. Blocks."""
+        """Return the state of one run (incarnation) of a replica. If the run is to be evicted, first kill it
+        and ensure that it never starts. Blocks."""
         slot = slot_handle.directory
         if slot_handle.is_evicted:
             cause = f"no shim came up for it within {self._lease:g} s"

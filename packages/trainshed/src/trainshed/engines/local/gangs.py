@@ -55,7 +55,7 @@ class Gangs:
         kept: Collection[int] = (),
     ) -> None:
         """`address`: the machine's address, if other machines reach replicas; None = each replica has its own
-        loopback address. `kept`: first user IDs of the current autopsies."""
+        loopback address. `kept`: first user IDs of the current autopsies (kept files of failed replicas)."""
         self._layout = layout
         self._probe = host_probe
         self._address = address

@@ -108,8 +108,8 @@ class Layout:
         return (slot / protocol.stopped_mark(incarnation)).exists()
 
     def forbid(self, slot: Path, incarnation: int) -> None:
-        """Record durably that one incarnation of the replica in `slot` may not start. Has no effect on an
-        incarnation that has started. Blocks for a disk write. Raises OSError."""
+        """Record durably that one run (incarnation) of the replica in `slot` may not start. Has no effect on
+        a run that has started. Blocks for a disk write. Raises OSError."""
         durable.write(str(slot / protocol.stopped_mark(incarnation)), "")
 
     def discard_files(self, slot: Path) -> None:

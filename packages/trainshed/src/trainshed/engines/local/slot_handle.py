@@ -1,12 +1,12 @@
-"""The engine's view of one slot, which is a replica's directory, address and devices: its incarnation, that
-incarnation's state, and the last report about it.
+"""The engine's view of one slot, which is a replica's directory, address and devices: the replica's current
+run (incarnation), the state of that run, and the last report about it.
 
 A slot is in one of three states: its end is known, its shim is connected, or its state must be determined
-(`engine.Reconciler`). After a lost connection, the state must be determined. An end is final until the next
-incarnation.
+(`engine.Reconciler`). After a lost connection, the state must be determined. An end is final until the
+replica's next run.
 
 A slot may have been copied together with its data directory. Its files then describe processes of the
-original slot, which may be alive. So the incarnation of the copy counts as lost (`journal`).
+original slot, which may be alive. So the run in the copy counts as lost (`journal`).
 """
 
 import asyncio
@@ -60,29 +60,30 @@ _COPIED = (
 
 
 class Over(Struct, frozen=True):
-    """The incarnation has ended. `record`: its attempt record (exited or lost). `notes`: all notes of its
-    shim."""
+    """The run (incarnation) of the replica has ended. `record`: its attempt record (exited or lost). `notes`:
+    all notes (messages to users) of its shim."""
 
     record: protocol.Message
     notes: tuple[protocol.Message, ...] = ()
 
 
 class Unclear(enum.Enum):
-    """The incarnation has not ended, and no shim accepts connections."""
+    """The run (incarnation) of the replica has not ended, and no shim accepts connections."""
 
     #: A shim is starting or ending, or processes of a killed shim still exist. Probe again soon.
     CHANGING = enum.auto()
-    #: No process of the incarnation ever ran, and no shim is about to start one.
+    #: No process of the replica's run (incarnation) ever existed, and no shim is about to start one.
     NEVER_STARTED = enum.auto()
 
 
 Finding = Over | socket.socket | Unclear
-"""The state of an incarnation. A socket is the connection to the shim that serves the incarnation."""
+"""The state of one run (incarnation) of a replica. A socket is the connection to the shim that supervises the
+run."""
 
 
 def probe_latest(slot_handle: "SlotHandle") -> tuple[int, Finding] | None:
-    """Determine the state of the latest incarnation of a replica, from the files of its slot. Returns None if
-    none was started."""
+    """Determine the state of the latest run (incarnation) of a replica, from the files of its slot. Returns
+    None if none was started."""
     entries = journal.Entries(str(slot_handle.directory))
     if not entries.latest:
         return None
@@ -93,9 +94,10 @@ def probe_latest(slot_handle: "SlotHandle") -> tuple[int, Finding] | None:
 
 
 def probe_slot(slot: Path, incarnation: int, entries: journal.Entries | None = None) -> Finding:
-    """Determine the state of an incarnation, and connect to its shim if it has one. If the shim was killed,
-    kill the remaining processes and record the loss, so that the state is final. `entries`: entries of the
-    journal in `slot`, if they were just read. Raises OSError if the state cannot be determined now."""
+    """Determine the state of one run (incarnation) of a replica, and connect to its shim if it has one. If
+    the shim was killed, kill the remaining processes and record the loss, so that the state is final.
+    `entries`: entries of the journal in `slot`, if they were just read. Raises OSError if the state cannot be
+    determined now."""
     place = str(slot)
     entries = entries or journal.Entries(place)
     if (record := entries.record(incarnation)) is not None:
@@ -141,9 +143,10 @@ class SlotHandle:
         self.attempt = attempt
         self.slot = slot
         self.directory = directory
-        #: The number of the latest incarnation; 0 = none was launched yet.
+        #: The number of the replica's latest run (incarnation); 0 = none was launched yet.
         self.incarnation = 0
-        #: Launch document (the shim's input) of the incarnation; None = this service has not started it.
+        #: Launch document (the shim's input) of the latest run (incarnation); None = this service has not
+        #: started it.
         self.plan: protocol.Message | None = None
         self.retries_left = _RETRIES
         #: Whether the shim did not respond and is being killed.
@@ -155,7 +158,7 @@ class SlotHandle:
         self._connection: socket.socket | None = None
         self._lines = protocol.Lines()
         self._started = 0
-        #: The record of the incarnation's end; None = it is unknown, or nothing was launched yet.
+        #: The record of the end of the latest run; None = it is unknown, or nothing was launched yet.
         self._record: protocol.Message | None = None
         self._grace: int | None = None
         self._notice: StopNotice | None = None
@@ -174,7 +177,7 @@ class SlotHandle:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the latest incarnation failed and was not stopped."""
+        """Whether the replica's latest run (incarnation) failed and was not stopped."""
         match self._record:
             case None:
                 return False
@@ -184,7 +187,7 @@ class SlotHandle:
                 return record["exit_code"] != 0 and not record["stopped"]
 
     def expects(self, incarnation: int) -> bool:
-        """Whether that incarnation is the latest one and has not ended yet."""
+        """Whether that run of the replica (`incarnation`) is the latest one and has not ended yet."""
         return self.is_live and self.incarnation == incarnation
 
     @property
@@ -193,8 +196,8 @@ class SlotHandle:
         return self.is_live and not self._started
 
     def start_incarnation(self, incarnation: int, plan: protocol.Message | None = None) -> None:
-        """Prepare the handle for another incarnation. `plan`: its `LaunchDocument`; None = this service does
-        not start it."""
+        """Prepare the handle for another run (incarnation) of the replica. `plan`: its `LaunchDocument`; None
+        = this service does not start it."""
         self.close()
         self.incarnation = incarnation
         self.plan = plan
@@ -204,7 +207,7 @@ class SlotHandle:
         self._record = None
         self._grace = None
         self._notice = None
-        self._heard_of = True  # Count the shim as alive now, so that the first lease starts now.
+        self._heard_of = True  # Count the shim as alive now: its silence is measured from now on.
         self._silent = 0
 
     def attach(self, connection: socket.socket) -> None:
@@ -236,7 +239,7 @@ class SlotHandle:
             self._connection = None
 
     def stop(self, grace: int, notice: StopNotice | None = None) -> None:
-        """Have the shim send SIGTERM to the program, and SIGKILL after `grace` ns. If the incarnation has
+        """Have the shim send SIGTERM to the program, and SIGKILL after `grace` ns. If the run has already
         ended, report the end again. `notice`: the notice that the program's metadata server reports from now
         on."""
         self._grace = grace
@@ -251,7 +254,7 @@ class SlotHandle:
         self._order({"o": "stop", "grace": self._grace, **notice})
 
     def inject(self, fault: Fault) -> bool:
-        """Have the shim inject a fault. Does nothing if the incarnation has ended. Returns False if it is
+        """Have the shim inject a fault. Does nothing if the replica's run has ended. Returns False if it is
         live but its shim cannot be reached."""
         self._order({"o": "fault", "kind": fault.value})
         return self._connection is not None or not self.is_live
@@ -280,8 +283,8 @@ class SlotHandle:
         self._end(journal.lost_record(cause, by_service=by_service))
 
     def apply(self, incarnation: int, finding: Finding) -> None:
-        """Apply the state of an incarnation that was determined from the replica's files. Does nothing if
-        another incarnation is the current one, or if this one has ended."""
+        """Apply the state of a run (incarnation) that was determined from the replica's files. Does nothing
+        if another run is the current one, or if this one has ended."""
         if not self.expects(incarnation):
             if isinstance(finding, socket.socket):
                 finding.close()
@@ -305,7 +308,7 @@ class SlotHandle:
     def report(
         self, incarnation: int, record: protocol.Message, notes: Sequence[protocol.Message] = ()
     ) -> None:
-        """Emit events for the notes, and then for the end in the attempt record."""
+        """Emit events for the notes (messages to users), and then for the end in the attempt record."""
         replica = self.slot.replica
         if "lost" in record:
             self._emit_notes(incarnation, notes)
@@ -358,7 +361,7 @@ class SlotHandle:
     def _order(self, message: protocol.Message) -> None:
         if self._connection is not None:
             # Ignore errors. If no process listens, the connection ends, which `_read` detects. If the
-            # socket's buffer is full, the shim has not read for a long time and is about to exceed its lease.
+            # socket's buffer is full, the shim has not read for a long time and soon counts as lost.
             with contextlib.suppress(OSError):
                 self._connection.send(protocol.encode(message))
 

@@ -31,7 +31,7 @@ _ENVIRONMENT: Final = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "LD_BIND_NOW": "1
 """Environment of a zygote. With LD_BIND_NOW, forks need not resolve library functions."""
 REQUEST_TIMEOUT: Final = 10.0
 """Number of seconds after which a zygote that does not read its requests counts as hung. It is much shorter
-than a lease."""
+than the time after which a silent shim counts as lost (lease)."""
 _FULL_INTERVAL: Final = 0.002
 """Seconds between two attempts to write to a zygote whose socket buffer is full."""
 _EXIT_TIMEOUT: Final = 2.0

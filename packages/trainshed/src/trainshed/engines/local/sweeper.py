@@ -1,5 +1,6 @@
-"""Deletes the directories of replicas and autopsies after they were moved into the trash. A child process
-deletes them, because large trees take long. Each call of `schedule` starts at most one sweep."""
+"""Deletes the directories of replicas and autopsies (kept files of failed replicas) after they were moved
+into the trash. A child process deletes them, because large trees take long. Each call of `schedule` starts at
+most one sweep."""
 
 import asyncio
 import contextlib

@@ -200,8 +200,8 @@ def shell_order(request: TerminalRequest) -> protocol.Message:
 async def open_in(
     slot_handle: SlotHandle | None, incarnation: int, request: TerminalRequest
 ) -> LocalTerminal | LocalPort:
-    """Open a shell next to the program of one incarnation, or a connection to a port of the program. Raises
-    TerminalRefused if the replica is not running or its shim refuses."""
+    """Open a shell next to the program of one run (incarnation) of a replica, or a connection to a port of
+    the program. Raises TerminalRefused if the replica is not running or its shim refuses."""
     if slot_handle is None or not slot_handle.expects(incarnation):
         raise TerminalRefused("it has ended")
     try:

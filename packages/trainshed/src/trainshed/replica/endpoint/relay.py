@@ -30,7 +30,7 @@ _RETRY_INTERVAL = 0.2
 """Seconds before the relay accepts connections again after a lack of file descriptors or memory."""
 _BIND_TIMEOUT = 1.0
 """How long to retry a bind to a port that is in use, in seconds. The kernel may free the port of a killed
-incarnation late."""
+program late."""
 _CHUNK = 256 << 10
 """Maximum bytes in memory for one side of a connection."""
 _MAX_THREADS = 2048
@@ -132,7 +132,7 @@ class Endpoint:
             self._notice = None
 
     def stop(self) -> None:
-        """Stop the relay and the report of a notice, and free the port for the next incarnation."""
+        """Stop the relay and the report of a notice, and free the port for the replica's next run."""
         self._end_report()
         self._ignore()
         for listener in self._listeners:

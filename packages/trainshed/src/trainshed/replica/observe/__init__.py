@@ -1,1 +1,1 @@
-"""Records what a running program does: its log, its use of the machine, its metrics and its notes."""
+"""Records what a running program does: its log, its use of the machine, its metrics and notes to users."""

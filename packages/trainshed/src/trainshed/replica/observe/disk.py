@@ -58,7 +58,7 @@ _LOW_PART = 20
 
 
 class Disk:
-    """Measures the disk use of one incarnation, and reports problems."""
+    """Measures the disk use of one run (incarnation) of a replica, and reports problems."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Disk:
         #: Seconds between two measurements.
         self._every = min(every, _ENFORCEMENT_INTERVAL) if self._end is not None else every
         self._events = events
-        #: Called with the name, severity and text of a note.
+        #: Called with the name, severity and text of a note to users.
         self._note = note
         #: Returns the free bytes for programs and the total bytes of a path's file system.
         self._free_space = free_space or _free_space_of

@@ -41,7 +41,8 @@ def _remember(kept: dict[Any, Any], key: Any, value: Any, most: int) -> None:
 
 
 class Metrics:
-    """Stores the measurements of one incarnation of a trial. `mask`: masks secrets in stored texts."""
+    """Stores the measurements of one run (incarnation) of a trial's program. `mask`: masks secrets in stored
+    texts."""
 
     def __init__(
         self,
@@ -83,8 +84,8 @@ class Metrics:
                 self._store((tag, entry["step"]), (entry["at"], value))
                 self._taken = True
         if incarnation > 1:
-            # Store the last measurements of the earlier incarnation. Its shim may have been killed before it
-            # stored them.
+            # Store the last measurements of the program's earlier run. Its shim may have been killed before
+            # it stored them.
             self._read_file(left_by=incarnation - 1)
 
     def start(self, started: int) -> None:
@@ -94,8 +95,8 @@ class Metrics:
         self._watcher.start()
 
     def announce(self) -> None:
-        """Notify a newly connected service that measurements exist, if this incarnation has started and has
-        any."""
+        """Notify a newly connected service that measurements exist, if this run of the program has started
+        and has any."""
         if self._begun and self._taken:
             self._notify()
 
@@ -113,7 +114,8 @@ class Metrics:
 
     def _read_file(self, *, left_by: int = 0, last: bool = False) -> bool:
         """Read the program's file and store new measurements. Return False if this method must be called
-        again. `left_by`: the earlier incarnation that wrote the file. `last`: whether the program has ended.
+        again. `left_by`: number of the earlier run (incarnation) that wrote the file. `last`: whether the
+        program has ended.
         """
         if self._full:
             return True
@@ -165,9 +167,9 @@ class Metrics:
         for tag, value in report.values.items():
             before = self._values.get((tag, report.step))
             if before is not None:
-                # Skip a repeated value. In an earlier incarnation's file, also skip a report that is not
-                # newer than the stored one. Otherwise the report replaces the stored one, even if the
-                # report's own time is earlier.
+                # Skip a repeated value. In the file of an earlier run, also skip a report that is not newer
+                # than the stored one. Otherwise the report replaces the stored one, even if the report's own
+                # time is earlier.
                 if before[1] == value or (left_by and at <= before[0]):
                     continue
                 at = max(at, before[0] + 1)

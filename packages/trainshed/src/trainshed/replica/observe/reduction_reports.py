@@ -16,7 +16,8 @@ from trainshed.replica.observe.notes import ERROR, INFO, WARNING
 from trainshed.replica.system import loop
 
 MAX_NOTES = 20
-"""Maximum number of notes of one incarnation, in addition to one for each reducer that may become silent."""
+"""Maximum number of notes to users about one run of a replica, in addition to one for each reducer that may
+become silent."""
 _PREFIX = "trainshed reduction: "
 """Prefix of lines in the log, the same as in the lines that the package itself writes."""
 UNUSED = "unused"
@@ -28,12 +29,13 @@ _UNUSED_TEXT = (
 )
 
 _SHORT = 5.0
-"""A program that failed within this many seconds may not have reached its use of reducers, so it gets no
-note."""
+"""A program that failed within this many seconds may not have reached its use of reducers, so its owner gets
+no note."""
 
 
 class Reduction:
-    """Stores the reduction reports of one incarnation's program. `mask`: masks secrets in stored texts."""
+    """Stores the reduction reports of one run (incarnation) of a replica's program. `mask`: masks secrets in
+    stored texts."""
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class Reduction:
         self._known: set[str] = set()
         self._is_there = False
         self._owed_after = float("inf")
-        # A file of an earlier incarnation must not count as a report of this one.
+        # A file of an earlier run of the program must not count as a report of this run.
         self._watcher.discard()
 
     def start(self) -> None:
@@ -73,8 +75,8 @@ class Reduction:
     # --- the program's file ---
 
     def _read_file(self) -> bool:
-        """Read the program's report and store its new notes. Return False if this method must be called
-        again."""
+        """Read the program's report and store its new notes to users. Return False if this method must be
+        called again."""
         try:
             data = self._watcher.read()
             for note in notes_in(data) if data else ():
@@ -93,7 +95,7 @@ class Reduction:
         self._note(Note("unreadable", WARNING, text))
 
     def _note(self, note: "Note") -> None:
-        """Store a note, once for each name, and limit the number of notes."""
+        """Store a note to users, once for each name, and limit the number of notes."""
         if note.name in self._known or len(self._known) >= self._most_notes:
             return
         self._known.add(note.name)
@@ -105,7 +107,7 @@ class Reduction:
 PROGRAM_FILE = "reduction.json"
 """File in the program's directory `program.HYPERTUNE`."""
 MAX_TEXT = 500
-"""Maximum characters of a note."""
+"""Maximum characters of a note to users."""
 
 _MAX_NAME = 64
 _MAX_REPORTED = 100

@@ -259,7 +259,8 @@ _SYNC_EVERY = 1.0
 
 
 class Transcript:
-    """Reads the output of one incarnation, writes it to the log, and notifies listeners of new lines."""
+    """Reads the output of one run (incarnation) of a replica's program, writes it to the log, and notifies
+    listeners of new lines."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ A line of `usage.jsonl` is one of
 - GPU: [busy seconds, bytes in use, total bytes, maximum bytes in use, degrees Celsius], with null for
   unreported values; the list is empty if no GPU could be measured
 - `disk`: size of the program's files at the last measurement; 0 = not measured yet
-- `last`: true in the last line of an incarnation
+- `last`: true in the last line of a run (incarnation)
 
 The file only grows. To keep it small, the time between two stored measurements is at least a thousandth of
 the program's age.
@@ -53,7 +53,7 @@ _AGE_FRACTION = 1000
 
 
 class Usage:
-    """Measures the resource use of one incarnation."""
+    """Measures the resource use of one run (incarnation) of a replica."""
 
     def __init__(
         self,
@@ -154,7 +154,8 @@ class Usage:
             self._give_up()
 
     def _sum(self, cpu: float) -> float:
-        # The times of processes whose parents ignore SIGCHLD are lost. That must not decrease the sum.
+        # The times of processes whose parent processes ignore SIGCHLD are lost. That must not decrease the
+        # sum.
         self._cpu = max(self._cpu, round(cpu, 3))
         return self._cpu
 

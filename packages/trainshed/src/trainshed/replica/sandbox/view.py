@@ -45,7 +45,7 @@ class View:
         process has already left the machine's view (`detach`, `own_devices`) and sees its own processes in
         /proc."""
         self._isolation = isolation
-        #: The replica's directory, visible at its own path even if its parents are hidden.
+        #: The replica's directory, visible at its own path even if its parent directories are hidden.
         self._files = files
         #: A directory in the replica's directory for preparing mounts; created if necessary.
         self._scratch = scratch

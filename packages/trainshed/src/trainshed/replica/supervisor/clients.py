@@ -16,7 +16,7 @@ _RETRY_INTERVAL = 0.2
 def listen() -> socket.socket:
     """Open the socket for services in the replica's directory, which must be the current directory. The
     socket is bound by its file name, because a full path may be too long for a socket address."""
-    # The file does not exist in the first incarnation of the replica.
+    # The file does not exist during the first run of the replica.
     with contextlib.suppress(FileNotFoundError):
         os.unlink(protocol.SOCKET)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

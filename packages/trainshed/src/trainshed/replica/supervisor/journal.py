@@ -1,7 +1,8 @@
-"""Reads and writes the journal of a slot: a file of JSON lines about the slot's incarnations.
+"""Reads and writes the journal of a slot: a file of JSON lines about the runs (incarnations) of the slot's
+replica.
 
-The lock of this file is the fence: at most one incarnation of a replica is alive. `claim` takes the lock and
-checks whether an incarnation may start. `expel` ends an incarnation whose shim does not respond.
+The lock of this file is the fence: at most one run of a replica is alive. `claim` takes the lock and checks
+whether a run may start. `expel` ends a run whose shim does not respond.
 
 Only the process with the lock appends entries; any process may read them. All entries share one file, because
 creating a file takes longer than writing its content. An entry is one of
@@ -67,14 +68,15 @@ class Entries:
 
     def __init__(self, slot: str) -> None:
         """Read the journal in a replica's directory. A directory without a journal has never been used."""
-        #: The highest started incarnation; 0 if none.
+        #: Number of the last run (incarnation) that was started; 0 if none.
         self.latest = 0
-        #: The control groups of the latest incarnation that recorded them.
+        #: The control groups of the replica's latest run (incarnation) that recorded them.
         self.groups: list[str] = []
-        #: Process ID and start (`protocol.process_start`) of the latest incarnation's shim; 0 = none.
+        #: Process ID and start (`protocol.process_start`) of the shim of the replica's latest run
+        #: (incarnation); 0 = none.
         self.shim = (0, 0)
-        #: Whether the replica's directory is a copy of the directory in which the latest incarnation was
-        #: started. The processes in the journal then belong to the original, and are not killed.
+        #: Whether the replica's directory is a copy of the directory in which the latest run (incarnation)
+        #: was started. The processes in the journal then belong to the original, and are not killed.
         self.is_copied = False
         self._records: dict[int, protocol.Message] = {}
         self._notes: dict[int, list[protocol.Message]] = {}
@@ -92,11 +94,13 @@ class Entries:
                 self.groups = [] if self.is_copied else entry["groups"]
 
     def record(self, incarnation: int) -> protocol.Message | None:
-        """Return the attempt record of an incarnation, or None if it is not written yet."""
+        """Return the attempt record (the stored end) of a run of the replica, or None if it is not written
+        yet."""
         return self._records.get(incarnation)
 
     def notes(self, incarnation: int) -> list[protocol.Message]:
-        """Return the notes of an incarnation in the order of their numbers."""
+        """Return the notes to users about one run (incarnation) of the replica, in the order of their
+        numbers."""
         return self._notes.get(incarnation, [])
 
 
@@ -122,11 +126,11 @@ _POLL_INTERVAL = 0.002
 
 
 class StartRejected(Exception):
-    """Raised if an incarnation must not start. `cause` is one of:
+    """Raised if a run (incarnation) of the replica must not start. `cause` is one of:
 
     - `protocol.REFUSED_HELD`: another shim has locked the replica's directory
-    - `protocol.REFUSED_KNOWN`: this or a later incarnation was started before
-    - `protocol.REFUSED_STOPPED`: the incarnation or its attempt was stopped
+    - `protocol.REFUSED_KNOWN`: this or a later run was started before
+    - `protocol.REFUSED_STOPPED`: the run or its attempt was stopped
     """
 
     def __init__(self, cause: str) -> None:
@@ -135,24 +139,26 @@ class StartRejected(Exception):
 
 
 class Claim:
-    """The right to run one incarnation of a replica, through the lock of its journal file. It ends with
-    `release`, or when all processes that inherited the lock have exited."""
+    """The right to carry out one run (incarnation) of a replica, through the lock of its journal file. It
+    ends with `release`, or when all processes that inherited the lock have exited."""
 
     def __init__(self, incarnation: int, lock: int) -> None:
         self._incarnation = incarnation
         self.lock = lock
 
     def describe(self, groups: list[str]) -> None:
-        """Record the control groups of this incarnation, so that the next incarnation can remove them."""
+        """Record the control groups of this run (incarnation) of the replica, so that the next run can remove
+        them."""
         append(self.lock, {"groups": groups})
 
     def sync(self) -> None:
-        """Make all entries durable, in particular the start of this incarnation. Call this before the program
-        runs. Blocks. Raises OSError."""
+        """Make all entries durable, in particular the start of this run (incarnation) of the replica. Call
+        this before the program runs. Blocks. Raises OSError."""
         os.fsync(self.lock)
 
     def note(self, note: protocol.Message) -> None:
-        """Append a note of this incarnation, which survives this process. Raises OSError."""
+        """Append a note to users about this run (incarnation) of the replica. The note survives this process.
+        Raises OSError."""
         append(self.lock, {"noted": self._incarnation, "note": note})
 
     def finish(self, record: protocol.Message) -> None:
@@ -171,8 +177,8 @@ class Shim(NamedTuple):
 
 
 def claim(incarnation: int, shim: Shim) -> Claim:
-    """Take the lock of the current directory, which is a replica's slot, for a new incarnation. Waits up to
-    `_LOCK_TIMEOUT` for the end of the previous incarnation. Raises StartRejected, or OSError if the start
+    """Take the lock of the current directory, which is a replica's slot, for a new run (incarnation). Waits
+    up to `_LOCK_TIMEOUT` for the end of the previous run. Raises StartRejected, or OSError if the start
     cannot be recorded.
 
     A service that stops an attempt first writes a mark and then checks whether the lock is taken. A shim
@@ -208,14 +214,15 @@ def _write_start(lock: int, incarnation: int, shim: int, since: int) -> None:
 
 
 def clear(entries: Entries, proc: str = "/proc") -> bool:
-    """Wait until the processes of the latest incarnation have exited, and remove its control groups. Returns
-    False if a process cannot exit, for example because it waits for a device.
+    """Wait until the processes of the replica's latest run (incarnation) have exited, and remove its control
+    groups. Returns False if a process cannot exit, for example because it waits for a device.
 
-    This wait is necessary if the incarnation's shim was killed: the kernel releases the shim's lock before
-    all processes of its namespace have exited. `proc`: the service's /proc. The caller must have the lock.
+    This wait is necessary if the shim of that run was killed: the kernel releases the shim's lock before all
+    processes of its namespace have exited. `proc`: the service's /proc. The caller must have the lock.
     """
     if not entries.latest or entries.record(entries.latest) is not None:
-        # No incarnation was started, or all of its processes had exited before the record was written.
+        # The replica was never started, or all processes of its latest run had exited before the record was
+        # written.
         return True
     shim, since = entries.shim
     deadline = time.monotonic() + _LOCK_TIMEOUT
@@ -229,11 +236,11 @@ def clear(entries: Entries, proc: str = "/proc") -> bool:
 
 
 def expel(slot: str, incarnation: int, cause: str) -> bool:
-    """End an incarnation whose shim does not respond, and all earlier ones: kill the processes, remove the
-    control groups, and record the incarnation as lost because of `cause`.
+    """End a run (incarnation) whose shim does not respond, and all earlier runs of the replica: kill the
+    processes, remove the control groups, and record the run as lost because of `cause`.
 
-    The incarnation can never start after that, even if a request for its start is pending. A later
-    incarnation is not affected. Idempotent; blocks for a few seconds at most.
+    The run can never start after that, even if a request for its start is pending. A later run is not
+    affected. Idempotent; blocks for a few seconds at most.
 
     Returns False if a process cannot exit, for example because it waits for a device; then call it again
     later. Raises OSError if the loss cannot be recorded.
@@ -243,7 +250,7 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
     while lock < 0:
         entries = Entries(slot)
         if entries.latest > incarnation:
-            return True  # A later incarnation has the lock, so this one had ended before.
+            return True  # A later run of the replica has the lock, so this run had ended before.
         if time.monotonic() - begin > _LOCK_TIMEOUT:
             return False
         shim, since = entries.shim
@@ -267,6 +274,7 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
 
 
 def lost_record(cause: str, *, by_service: bool = False) -> Message:
-    """Return the attempt record of an incarnation that ended without an exit of its program. `by_service`:
-    whether the service caused the end, for example by a failed sandbox. Otherwise the cause is external."""
+    """Return the attempt record of a run (incarnation) that ended without an exit of its program.
+    `by_service`: whether the service caused the end, for example by a failed sandbox. Otherwise the cause is
+    external."""
     return {"lost": cause, "by_service": by_service}

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Supervisor(Protocol):
-        """The supervisor of the limited processes: the shim of an incarnation, or the keeper of an
-        installation (`runtimes.keeper`)."""
+        """The supervisor of the limited processes: the shim of a replica, or the keeper of an installation
+        (`runtimes.keeper`)."""
 
         def main_process(self) -> int: ...
 
@@ -41,8 +41,8 @@ _IDLE_FACTOR = 20
 
 
 class MemoryLimit:
-    """Enforces the memory limit of one incarnation. `limit`: bytes, None = unlimited. `shim`: the supervisor
-    of the incarnation."""
+    """Enforces the memory limit of one run (incarnation) of a replica. `limit`: bytes, None = unlimited.
+    `shim`: the supervisor of its processes."""
 
     def __init__(
         self,
@@ -67,7 +67,8 @@ class MemoryLimit:
             self._events.after(_POLL_INTERVAL, self._poll)
 
     def drill(self) -> None:
-        """For a drill, count the next kill of the main process as a lack of memory."""
+        """For a drill (a fault that the user ordered), count the next kill of the main process as a lack of
+        memory."""
         self._drilled = True
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ def make_directories(files: str, path: str) -> None:
     """Create the program's directories, and the file that sets PATH to `path` in its login shells (`bash
     -lc`), because /etc/profile changes PATH there.
 
-    Files of an earlier incarnation remain (spec/failures#lost-replicas). `files` itself is the home
+    Files of the replica's earlier runs remain (spec/failures#lost-replicas). `files` itself is the home
     directory: each further directory would slow down every start.
     """
     for name in ("", WORK, TEMPORARY, HYPERTUNE):
@@ -75,8 +75,8 @@ def limit_processes(limit: int) -> None:
 
 
 def install_python(files: str, template: str) -> None:
-    """Copy the template of a Python environment into the replica's directory, unless an earlier incarnation
-    has copied it."""
+    """Copy the template of a Python environment into the replica's directory, unless an earlier run
+    (incarnation) of the replica has copied it."""
     target = os.path.join(files, PYTHON)
     if not os.path.lexists(target) or _remove_non_directory(target):
         # Create the copy outside `files`, where the program cannot place links.

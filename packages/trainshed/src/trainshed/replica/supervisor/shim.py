@@ -34,7 +34,7 @@ from trainshed.replica.system import cgroups, kernel, loop, processes, unix_sock
 _DRAIN_INTERVAL = 2.0
 _SHORT_GRACE = 1.0
 """Seconds. After the main process's exit, other processes may use the rest of the grace time. If they use
-less than this, no note is added."""
+less than this, no note to users is added."""
 GRACE_USED = "grace_used"
 """Name of a note to users: other processes used grace time after the main process's exit."""
 _GRACE_TEXT = (
@@ -104,7 +104,8 @@ class Shim:
         self._is_reaped = False
 
     def run(self) -> protocol.Message:
-        """Supervise the incarnation until its log is sealed; return the attempt record."""
+        """Supervise this run of the program until its log is sealed; return the attempt record (the stored
+        end)."""
         try:
             self._prepare()
             self._serve()
@@ -230,7 +231,7 @@ class Shim:
 
     def _note_start(self, word: str, text: str) -> None:
         if not (self._plan.warm.preloaded or self._plan.warm.cold_because):
-            return  # The job did not request a warm start, so it gets no note.
+            return  # The job did not request a warm start, so its owner gets no note.
         self._notes.add(*warm_start.note(word, text))
 
     def _note_children(self) -> None:
@@ -248,7 +249,7 @@ class Shim:
                 child, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 if not self._is_alone:
-                    self._uses_grace()  # Ends the grace time, perhaps with a note about its use.
+                    self._uses_grace()  # Ends the grace time, perhaps with a note to users about its use.
                     self._is_alone = True
                     self._loop.after(_DRAIN_INTERVAL, self._drain)
                 return
@@ -286,8 +287,8 @@ class Shim:
         return bool(rest)
 
     def _note_grace(self, end: str) -> None:
-        """End the grace time, and add a note about the time that the remaining processes used. `end`: how
-        these processes ended, for the note."""
+        """End the grace time, and add a note to users about the time that the remaining processes used.
+        `end`: how these processes ended, for the note."""
         self._has_grace = False
         if self._outlives_main:
             main, self._ended = self._ended, segments.now()
@@ -319,7 +320,8 @@ class Shim:
             processes.send(self._main, signal.SIGKILL)
 
     def _end_after_deadline(self) -> None:
-        """Kill the program after its deadline, because another incarnation may already run elsewhere."""
+        """Kill the program after its deadline, because another run of the replica may already have started
+        elsewhere."""
         if not self.has_ended():
             self._stopped = True
             self._kill()
@@ -365,7 +367,8 @@ class Shim:
             self._kill()
 
     def _greet(self) -> None:
-        """Report the state to a newly connected service: number of log lines, metrics, and all notes."""
+        """Report the state to a newly connected service: number of log lines, metrics, and all notes to
+        users."""
         self.transcript.announce()
         self._sidecars.announce()
 
@@ -409,11 +412,13 @@ class Shim:
         self._clients.answer(connection, {"e": "refused", "cause": cause})
 
     def _inject(self, kind: str) -> None:
-        """Inject the fault of a drill. Does nothing if the program is not running."""
+        """Inject the fault of a drill (a test that the user ordered). Does nothing if the program is not
+        running."""
         if self._status >= 0 or not self._started:
             return
         if kind == protocol.FAULT_OOM:
-            # With a lower limit, the kernel would choose the process, but a drill must kill the main process.
+            # With a lower limit, the kernel would choose the process, but a drill (injected fault) must kill
+            # the main process.
             self._sidecars.memory.drill()
         if kind == protocol.FAULT_SEGV:
             processes.send(self._main, signal.SIGSEGV)
@@ -471,7 +476,8 @@ class Shim:
                 self._loop.turn(None)
 
     def _note_full_disk(self, is_short: bool) -> None:
-        """Add a note that the log waits for disk space (`is_short`), or a note that it no longer waits."""
+        """Add a note to users that the log waits for disk space (`is_short`), or a note that it no longer
+        waits."""
         if is_short:
             self._notes.add(disk.LOG_WAITS, notes.WARNING, disk.LOG_WAITS_TEXT)
         else:

@@ -54,9 +54,9 @@ _RANK_CLAIMED_TEXT = (
 
 
 class Sidecars:
-    """The sidecars of one incarnation. Some exist only if the launch document (`plan`) requests them.
-    `retries`: repeats writes that failed on a full disk. `mask`: removes secrets from all records. Raises
-    OSError if the endpoint's port is in use."""
+    """The sidecars of one run (incarnation) of a replica. Some exist only if the launch document (`plan`)
+    requests them. `retries`: repeats writes that failed on a full disk. `mask`: removes secrets from all
+    records. Raises OSError if the endpoint's port is in use."""
 
     def __init__(
         self,
@@ -159,8 +159,8 @@ class Sidecars:
         self._loop.add(calls.fileno(), answer)
 
     def _note_bind(self, port: int, error: int) -> None:
-        """Add a note when a second process binds MASTER_PORT, like rank 0. Only the first such bind gets a
-        note. `error`: the error number of the bind; 0 = success."""
+        """Add a note to users when a second process binds MASTER_PORT, like rank 0. Only the first such bind
+        gets a note. `error`: the error number of the bind; 0 = success."""
         network = self._plan.network
         if port != network.master_port or self._is_rank_claimed:
             return
@@ -170,7 +170,7 @@ class Sidecars:
             self._notes.add(RANK_CLAIMED, notes.WARNING, _RANK_CLAIMED_TEXT % what)
 
     def announce(self) -> None:
-        """Send a newly connected service all notes. If metrics exist, report this as well."""
+        """Send a newly connected service all notes to users. If metrics exist, report this as well."""
         if self._metrics is not None:
             self._metrics.announce()
         self._notes.announce()
@@ -218,7 +218,9 @@ class Sidecars:
             self._reduction.seal(succeeded=succeeded)
 
     def save(self) -> bool:
-        """Make measurements and notes durable. Return False if the disk is full; then call it again."""
+        """Write measurements and notes to users durably. Return False if the disk is full; then call this
+        method again.
+        """
         is_saved = self._metrics is None or self._metrics.save()
         return self._notes.save() and is_saved
 
@@ -229,7 +231,8 @@ class Sidecars:
 
 
 LAUNCHES = "launches.jsonl"
-"""Name of a file next to the log. Each JSON line describes the start of one incarnation."""
+"""Name of a file next to the log. Each JSON line describes the start of one run (incarnation) of the replica.
+"""
 
 RECORDED_VARIABLES = (
     *("CLUSTER_SPEC", "TF_CONFIG", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "NODE_RANK"),
@@ -245,7 +248,8 @@ _CUT = "…"
 
 
 def note_launch(plan: protocol.LaunchDocument, at: int, mask: masking.Mask | None) -> None:
-    """Record the start of an incarnation in the file `LAUNCHES`. `at`: start time in ns since the epoch."""
+    """Record the start of one run (incarnation) of a replica in the file `LAUNCHES`. `at`: start time in ns
+    since the epoch."""
     environ = plan.program.environ
 
     def mask_and_cut(text: str) -> str:

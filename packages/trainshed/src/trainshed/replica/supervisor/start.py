@@ -1,9 +1,11 @@
-"""Runs one incarnation of a replica, from its order to its end. Read this module first, from top to bottom.
+"""Runs one incarnation of a replica (one run of its program), from its order to its end. Read this module
+first, from top to bottom.
 
 1. Order: an engine sends a line to the zygote. The zygote passes the line to an idle shim (`await_order`) or
    to a new one.
 2. Fork: the shim is process 1 of its own process namespace, and has forked the replica's main process
-   (`enclose`). The shim claims the slot, so that only one incarnation runs at a time (`run_incarnation`).
+   (`enclose`). The shim claims the slot, so that only one run of a replica exists at a time
+   (`run_incarnation`).
 3. View: the main process (`main_process`) builds the program's view of the machine, its users and its limits.
 4. Exec: the main process drops all rights that the program must not have. Then it executes the program, or
    has a preloader fork the program (`warm_start`).
@@ -124,8 +126,8 @@ def await_order(connection: socket.socket, level: str, *, is_expected: bool) -> 
 
 
 def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed) -> None:
-    """Run one incarnation, and report it on `connection` and all later connections. Blocks until the
-    incarnation has ended."""
+    """Carry out one run (incarnation) of a replica, and report it on `connection` and all later connections.
+    Blocks until the run has ended."""
     main, warden = enclosed.main, enclosed.warden
     if not isinstance(main, OSError):
         # Send the order now: the main process starts with work that does not need the replica's directory.
@@ -154,7 +156,7 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
         running = shim.Shim(plan, listeners, claim, slot=slot, main=main, warden=warden)
         record = running.run()
         finished = running
-    except Exception as error:  # Any error ends the incarnation and is recorded.
+    except Exception as error:  # Any error ends this run of the replica and is recorded.
         record = journal.lost_record(_cause(error), by_service=True)
     _record_end(claim, record, finished)
     journal.release(claim.lock)

@@ -2,7 +2,7 @@
 program.
 
 `trainshed.replica.preloader` describes the messages. After any error, the program starts in its own
-interpreter (a cold start), and a note reports the reason.
+interpreter (a cold start), and a note to the user states the reason.
 """
 
 import json
@@ -26,8 +26,8 @@ WARM, COLD = "warm", "cold"
 
 
 def note(word: str, text: str) -> tuple[str, str, str]:
-    """Return the name, severity and text of the note about a program's start. `word`: `WARM` or `COLD`.
-    `text`: the preloaded modules for `WARM`, the reason as a clause for `COLD`."""
+    """Return the name, severity and text of the note to the user about a program's start. `word`: `WARM` or
+    `COLD`. `text`: the preloaded modules for `WARM`, the reason as a clause for `COLD`."""
     form = "started warm: %s imported" if word == WARM else "started cold: %s"
     return "started_" + word, notes.INFO, form % text
 

@@ -200,8 +200,8 @@ class ControlGroups:
         return sorted(set(self._groups.values()))
 
     def create(self) -> None:
-        """Create the groups; replace those of an earlier incarnation. Raises OSError if a limit cannot be
-        set."""
+        """Create the groups; replace those of an earlier run of the replica. Raises OSError if a limit cannot
+        be set."""
         limits = self._limits
         for path in self.directories():
             try:

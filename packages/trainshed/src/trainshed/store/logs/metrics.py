@@ -17,7 +17,8 @@ _PRIMARY = ReplicaId(0, 0)
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """One line of the stream: the start of an incarnation, or one report. Times are in ns since the epoch."""
+    """One line of the stream: the start of a run (incarnation) of the trial's program, or one report. Times
+    are in ns since the epoch."""
 
     started: Nanos = 0
     at: Nanos = 0
@@ -29,7 +30,7 @@ _decoder = msgspec.json.Decoder(_Entry)
 
 
 def read_metrics(streams: Streams, job_uid: JobUid, started: Nanos = 0) -> tuple[Measurement, ...]:
-    """Return the measurements of a trial from all its attempts and incarnations.
+    """Return the measurements of a trial from all its attempts, and all runs (incarnations) of its program.
 
     The result contains one measurement per step, ordered by step. A measurement contains the last reported
     value of each metric, ordered by name. The result is empty if the job has no measurements or no recorded

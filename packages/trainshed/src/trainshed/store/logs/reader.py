@@ -37,7 +37,7 @@ thread. This takes about two milliseconds."""
 class Launch(msgspec.Struct, frozen=True):
     """The record of one start of a program."""
 
-    #: Number of the incarnation, or 0 if unknown.
+    #: Number of the replica's run (incarnation), or 0 if unknown.
     incarnation: int = 0
     #: Time of the start in nanoseconds since the epoch.
     at: Nanos = 0

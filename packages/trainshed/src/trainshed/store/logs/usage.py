@@ -21,7 +21,7 @@ from trainshed.store.logs.segments import contents, records
 class GpuLook(Struct, frozen=True, array_like=True):
     """A sample of one GPU. A value is None if the GPU does not report it.
 
-    - busy: busy seconds since the start of the incarnation.
+    - busy: busy seconds since the start of the replica's run (incarnation).
     - used, total, peak: memory in use, total memory, maximum memory in use.
     - degrees: temperature in degrees Celsius.
     """
@@ -38,8 +38,8 @@ class Look(Struct, frozen=True):
 
     #: Time of the sample in nanoseconds since the epoch.
     at: Nanos
-    #: Seconds of processor time since the start of the incarnation. A GPU's `busy` counts from the same
-    #: moment.
+    #: Seconds of processor time since the start of the replica's run (incarnation). A GPU's `busy` counts
+    #: from the same moment.
     cpu: float
     memory: Bytes
     peak: Bytes
@@ -65,7 +65,7 @@ class Point(Struct, frozen=True):
 
 
 class Life(Struct, frozen=True):
-    """The resource usage of one incarnation."""
+    """The resource usage of one run (incarnation) of a replica."""
 
     incarnation: int
     started: Nanos
@@ -76,12 +76,12 @@ class Life(Struct, frozen=True):
     #: UUIDs of the replica's own GPUs.
     gpus: tuple[str, ...] = ()
     looks: tuple[Look, ...] = ()
-    #: Whether the shim marked the last sample as final, so no more samples of this incarnation follow.
+    #: Whether the shim marked the last sample as final, so no more samples of this run follow.
     over: bool = False
 
     @property
     def seconds(self) -> float:
-        """The number of seconds from the start of the incarnation to its last sample."""
+        """The number of seconds from the start of the replica's run (incarnation) to its last sample."""
         return max(0, self.looks[-1].at - self.started) / 1e9 if self.looks else 0.0
 
     @property
@@ -109,7 +109,7 @@ class Life(Struct, frozen=True):
 
 
 class ReplicaUsage(Struct, frozen=True):
-    """The resource usage of all incarnations of a replica in one attempt, in order."""
+    """The resource usage of all runs (incarnations) of a replica in one attempt, in order."""
 
     replica: ReplicaId
     lives: tuple[Life, ...]

@@ -170,8 +170,8 @@ class Intake(Port):
         return await self._writer.run("request_cancel", work)
 
     async def order_drill(self, name: JobName, drill: Drill) -> JobUid:
-        """Append a drill intent. A job may have several drill intents. Raise NotFound, or FailedPrecondition
-        if the job has finished."""
+        """Store a user's order of a drill, a fault in the job, as an intent. A job may have several such
+        intents. Raise NotFound, or FailedPrecondition if the job has finished."""
         intent = DRILL.encode(DrillOrdered(drill))
 
         call = set_subject(name.project_id, str(name))
@@ -224,8 +224,8 @@ class Intake(Port):
 
     async def delete_job(self, name: JobName, operation: Operation) -> JobUid:
         """Delete a finished job with its trials, and store the finished operation, in one transaction. Raise
-        NotFound. Raise FailedPrecondition if the job is unfinished, or if its parent has not yet processed
-        the end of the job."""
+        NotFound. Raise FailedPrecondition if the job is unfinished, or if its tuning job or pipeline has not
+        yet processed the end of the job."""
 
         call = set_subject(name.project_id, str(name))
 
@@ -311,8 +311,8 @@ def _live(
 
 
 def _waiting_parent(connection: sqlite3.Connection, uid: JobUid) -> Work | None:
-    """Return the parent of a job if the parent has not yet processed the end of the job. If the job were
-    deleted then, the parent could never learn how the job ended."""
+    """Return the parent of a job (its tuning job or pipeline) if the parent has not yet processed the end of
+    the job. If the job were deleted then, the parent could never learn how the job ended."""
     row = connection.execute(_SQL["live_parent"], {"uid": uid}).fetchone()
     if row is None:
         return None

@@ -1,8 +1,8 @@
 """Stores studies, trials, measurements, and the operations that wait for suggestions, in SQLite.
 
-Only requests of clients change the trials of a study, so no controller's lease is necessary here. Each change
-reads and writes the trial in one transaction. For tuning jobs, the controller's commits write the trials.
-This module only reads those trials.
+Only requests of clients change the trials of a study, so these changes do not depend on which controller is
+the leader. Each change reads and writes the trial in one transaction. For tuning jobs, the controller's
+commits write the trials. This module only reads those trials.
 """
 
 import sqlite3

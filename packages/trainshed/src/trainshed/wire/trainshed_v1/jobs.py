@@ -216,7 +216,7 @@ class Replica(Record, frozen=True):
     #: A value of `ReplicaState`.
     state: str = ""
     node: str = ""
-    #: Number of the incarnation, starting at 1.
+    #: Number of the replica's run (incarnation) within the attempt, starting at 1.
     incarnation: int = 1
     start_time: str = ""
     #: Number of restarts in this attempt, by rule.
@@ -352,7 +352,7 @@ class JobDescription(JobSummary, frozen=True):
     retries: Mapping[str, int] | UnsetType = UNSET
     #: Replicas of the current attempt. Only for a job.
     replicas: tuple[Replica, ...] | UnsetType = UNSET
-    #: Autopsies of failed replicas. Only for a job.
+    #: Autopsies (kept files) of failed replicas. Only for a job.
     autopsies: tuple[KeptAutopsy, ...] | UnsetType = UNSET
     #: Links to shells by `task`. Present while the job runs, if the job enables shells. Only for a job.
     web_access_uris: Mapping[str, str] | UnsetType = UNSET
@@ -380,11 +380,11 @@ class JobDescription(JobSummary, frozen=True):
 
 
 class ReplicaChoice(Record, frozen=True):
-    """Selects a replica, and optionally a port or an autopsy of the replica."""
+    """Selects a replica, and optionally a port or the kept files (autopsy) of the replica."""
 
     #: Name of the replica, in a form that `DrillOrder` accepts; "" = the primary replica.
     replica: str = ""
-    #: Whether to open the autopsy of a failed replica instead of a running replica.
+    #: Whether to open the kept files (autopsy) of a failed replica instead of a running replica.
     autopsy: bool = False
     #: Number of the attempt; 0 = the newest.
     attempt: int = 0

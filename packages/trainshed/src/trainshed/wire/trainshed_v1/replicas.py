@@ -13,7 +13,8 @@ class GpuUsage(Record, frozen=True):
     type: str = ""
     #: Part of the recent time in which the GPU was busy, from 0 to 1; null = the GPU does not report it.
     busy: float | None = None
-    #: Part of the incarnation's whole time in which the GPU was busy, from 0 to 1; null = unknown.
+    #: Part of the whole time of the replica's run (incarnation) in which the GPU was busy, from 0 to 1; null
+    #: = unknown.
     mean_busy: float | None = None
     memory_bytes: int | None = None
     peak_memory_bytes: int | None = None
@@ -34,8 +35,8 @@ class UsagePoint(Record, frozen=True):
 
 class ReplicaUsage(Record, frozen=True):
     """The current and past usage of one replica. `points`, and averages and maxima of processors and memory,
-    are over all incarnations in the attempt. All other values, including those of GPUs, are those of the
-    newest incarnation."""
+    are over all runs (incarnations) of the replica in the attempt. All other values, including those of GPUs,
+    are those of the newest run."""
 
     id: str = ""
     task: str = ""
@@ -159,8 +160,8 @@ class LaunchMachine(Record, frozen=True):
 
 
 class Launch(Record, frozen=True):
-    """How the newest incarnation of a replica in an attempt was started. Before its start, only runtime,
-    machine and time limit are set."""
+    """How the newest run (incarnation) of a replica in an attempt was started. Before its start, only
+    runtime, machine and time limit are set."""
 
     #: Full name of the job.
     name: str = ""
@@ -171,9 +172,9 @@ class Launch(Record, frozen=True):
     task: str = ""
     #: Node of the replica; "" = unknown, because the attempt is not the newest.
     node: str = ""
-    #: Number of the incarnation; 0 = not started.
+    #: Number of the replica's run (incarnation); 0 = not started.
     incarnation: int = 0
-    #: Start time of the incarnation; "" = not started.
+    #: Start time of the replica's run (incarnation); "" = not started.
     start_time: str = ""
     runtime: Runtime = Runtime()
     machine: LaunchMachine = LaunchMachine()

@@ -1,5 +1,5 @@
-"""Records of a job's history: its timeline, log and drills, and the report on whether it resumed after its
-drills."""
+"""Records of a job's history: its timeline, log and drills (injected faults), and the report on whether it
+resumed after its drills."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -67,46 +67,46 @@ class LogPage(Record, frozen=True):
 
 
 class DrillOrder(Record, frozen=True):
-    """A drill that a user orders."""
+    """A user's order of a drill, a fault in the user's job."""
 
     #: A value of `DrillKind`.
     kind: str = ""
     #: The replica, as "workerpool1-0", "worker 0" or "worker-replica-0"; "" = the primary replica.
     replica: str = ""
-    #: A regular expression (RE2). The drill starts after the replica has printed a matching line; "" = the
-    #: drill starts as soon as the replica runs.
+    #: A regular expression (RE2). The drill (fault) starts after the replica has printed a matching line; ""
+    #: = the drill starts as soon as the replica runs.
     at_line: str = ""
 
 
 class Drill(DrillOrder, frozen=True):
     """A drill of a job: a fault that a user orders to test the recovery of the job."""
 
-    #: Number of the drill within its job; 0 = not stored in the job yet.
+    #: Number of the drill (injected fault) within its job; 0 = not stored in the job yet.
     number: int = 0
     task: str = ""
     #: "ordered" (not yet stored in the job), "armed", "fired" (being injected) or "done".
     state: str = ""
     order_time: str = ""
     fire_time: str = ""
-    #: Attempt and incarnation that the drill has hit; 0 = not fired yet.
+    #: Attempt and run (incarnation) of the replica that the drill's fault has hit; 0 = not fired yet.
     attempt: int = 0
     incarnation: int = 0
 
 
 class ResumeFinding(Record, frozen=True):
-    """The effect of one drill on the progress of the job."""
+    """The effect of one drill (injected fault) on the progress of the job."""
 
     drill: Drill = Drill()
-    #: "resumed", "started_over" or "unknown"; "" = the drill has not fired yet.
+    #: "resumed", "started_over" or "unknown"; "" = the drill (injected fault) has not fired yet.
     outcome: str = ""
     why: str = ""
     advice: str = ""
     #: The timeline entry of the failure table's decision, with `rule`, `effect`, `count` and `budget` in
     #: `details`; null = no decision.
     verdict: TimelineEntry | None = None
-    #: Start time of the incarnation after the drill; "" = not started.
+    #: Start time of the replica's next run (incarnation) after the drill; "" = not started.
     restart_time: str = ""
-    #: Seconds from the end of the incarnation that the drill hit to `restart_time`; null = not restarted.
+    #: Seconds from the end of the run that the drill's fault hit to `restart_time`; null = not restarted.
     down_seconds: float | None = None
     #: Seconds from `restart_time` to the first output line; null = no output line.
     silent_seconds: float | None = None
@@ -124,10 +124,10 @@ class ResumeFinding(Record, frozen=True):
 
 
 class ResumeReport(Record, frozen=True):
-    """Whether a job resumed after each of its drills."""
+    """Whether a job resumed after each of its drills (injected faults)."""
 
     name: str = ""
     #: PASS (all resumed), FAIL (at least one started over) or UNKNOWN.
     result: str = ""
-    #: Drills in the order of their creation.
+    #: Drills (injected faults) in the order of their creation.
     drills: tuple[ResumeFinding, ...] = ()
