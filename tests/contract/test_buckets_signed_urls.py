@@ -275,7 +275,7 @@ def test_signed_url_with_a_key_is_rejected(signer: Signer) -> None:
     url = signer.url(expiration=1)
     assert storage_key(signer.service.token) in url
     status, _, body = signer.send("GET", url)
-    assert (status, b"is the key of a token" in body) == (400, True)
+    assert (status, b"contains the secret key of a token" in body) == (400, True)
     plain_url = signer.url(api_access_endpoint=f"http://127.0.0.1:{signer.service.port}")
     assert signer.send("GET", plain_url)[2] == b"content"
 

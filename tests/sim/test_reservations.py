@@ -311,7 +311,7 @@ async def test_persistent_resource_grows_and_shrinks_around_its_jobs(tmp_path: P
         await change_count(w, 3)
         await settle(w, lambda r: r is not None and r.slots().total() == 3)
         await w.state(await w.create(on_lab(2, 1)), JobState.RUNNING)
-        with pytest.raises(ValueError, match="2 of its machines are in use"):
+        with pytest.raises(ValueError, match="2 machines of a resource pool are in use"):
             await change_count(w, 1)
         await change_count(w, 2)
         assert w.controller.reservations.get(NAME).slots().total() == 2

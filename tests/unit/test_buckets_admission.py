@@ -149,14 +149,16 @@ def test_program_cannot_create_another_projects_staging_bucket(project: str) -> 
         "trainshed-q-vertex-staging-x",
     ):
         with pytest.raises(
-            Forbidden, match="is reserved for the code of the project that it contains"
+            Forbidden, match="is reserved for the code of the project whose ID the name contains"
         ):
             admit_name(program, name, rules)
         admit_name(PERSON, name, rules)
 
 
 def test_error_of_a_denied_bucket_request_contains_cause_and_remedy() -> None:
-    with pytest.raises(Forbidden, match=r"sa@p .* other\. .*Grant it a role") as refusal:
+    with pytest.raises(
+        Forbidden, match=r"sa@p .* other\. .*Grant the job's service account"
+    ) as refusal:
         admit(PROGRAM, "storage.objects.get", OTHER)
     # Other projects must not learn the owner of the bucket.
     assert "project q" not in str(refusal.value)

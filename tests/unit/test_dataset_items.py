@@ -130,14 +130,14 @@ def test_ml_use_of_a_data_item_overrides_the_split_fractions() -> None:
     ("form", "name", "content", "words"),
     [
         (IMAGE, "a.csv", "1.jpg,a", "a.csv, row 1 (line 1): '1.jpg' is no"),
-        (IMAGE, "a.csv", "gs://b/1,a\ngs://b/1,a,b", "a.csv, row 2 (line 2): it has 2 labels"),
-        ("image_bounding_box", "a.csv", "gs://b/1,a,0,0", "a box has the form LABEL"),
+        (IMAGE, "a.csv", "gs://b/1,a\ngs://b/1,a,b", "a.csv, row 2 (line 2): the row has 2 labels"),
+        ("image_bounding_box", "a.csv", "gs://b/1,a,0,0", "Write LABEL,X_MIN"),
         ("image_bounding_box", "a.csv", "gs://b/1,a,x,0,,,1,1,,", "numbers from 0 to 1"),
         ("image_segmentation", "a.csv", "gs://b/1,a", "as a line of a .jsonl file"),
-        (TEXT, "a.jsonl", '{"textContent": "a"}\n{', "a.jsonl, line 2: it is not valid JSON"),
+        (TEXT, "a.jsonl", '{"textContent": "a"}\n{', "a.jsonl, line 2: the line is not valid JSON"),
         (TEXT, "a.jsonl", "[1]", "textContent or textGcsUri"),
-        (TEXT, "a.jsonl", "[" * 100_000, "it is not valid JSON"),
-        (TEXT, "a.jsonl", '{"textContent": "a", "dataItemResourceLabels": {"a": 1}}', "values are texts"),
+        (TEXT, "a.jsonl", "[" * 100_000, "the line is not valid JSON"),
+        (TEXT, "a.jsonl", '{"textContent": "a", "dataItemResourceLabels": {"a": 1}}', "values are strings"),
     ],
 )  # fmt: skip
 def test_error_of_an_invalid_data_item_contains_the_line_number(

@@ -23,7 +23,7 @@ NODE = Node("local-1", 2.0, 4 << 30)
 
 def test_doctor_finding_requires_a_cause_and_a_remedy() -> None:
     for cause, remedy in (("", "Do so."), ("It is so.", ""), ("", "")):
-        with pytest.raises(ValueError, match="a fault without"):
+        with pytest.raises(ValueError, match="a finding of a fault needs"):
             Finding("disk", Verdict.LESS, "is full.", cause, remedy)
 
 

@@ -86,7 +86,7 @@ def test_unsupported_regular_expression_error_has_a_reason(pattern: str, reason:
 
 def test_pattern_matches_text_with_an_unpaired_surrogate() -> None:
     assert compile_regex("a.b").found_in("a\ud800b")
-    with pytest.raises(PatternError, match="half a character"):
+    with pytest.raises(PatternError, match="an incomplete character"):
         compile_regex("\ud800")
 
 

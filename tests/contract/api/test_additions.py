@@ -120,11 +120,11 @@ async def test_addition_serves_methods_and_paths(
         ("no_such_module:new_addition", "or remove it: pip uninstall toy-distribution"),
         (
             f"{__name__}:new_addition_with_builtin_method",
-            "'toy' serves google.cloud.aiplatform.v1.JobService.",
+            "'toy' serves the method google.cloud.aiplatform.v1.JobService.",
         ),
         (
             f"{__name__}:new_addition_with_storage_path",
-            "'toy' serves /storage, which another addition already serves",
+            "'toy' serves the path /storage, which the service or another addition",
         ),
     ],
 )

@@ -426,7 +426,7 @@ async def test_links_tickets_and_shells_end_when_their_user_loses_permission(
     refused = await service.call("POST", "/shell/ticket", fields, token=None)
     assert refused.status == 403
     async with shell(service, unused, command="rm -r /") as socket:
-        assert "ticket was used" in (await socket.next())["error"]
+        assert "token of this shell was used" in (await socket.next())["error"]
     assert len(service.shells.opened) == 1
     for role in ROLES:
         grant = Grant("p1", role, "user:bo@corp.example")

@@ -385,8 +385,9 @@ def test_job_files_of_both_apis_are_submitted(
                 *("PROGRAM/other.py", "--minimize", "loss", "--tune", "a=9..1"),
                 *("--tune", "b=0..1:log", "--tune", "c"),
             ),
-            "--tune a=9..1: 9 is not below 1; b=0..1:log: a range on a log scale must start above 0; "
-            "c: it does not have the form NAME=VALUES.",
+            "--tune a=9..1: the lower bound 9 is not below the upper bound 1; "
+            "b=0..1:log: a range on a log scale must start above 0; "
+            "c: the parameter does not have the form NAME=VALUES.",
         ),
         (("-f", "PROGRAM/other.py", "--gpus", "1", "--", "x"), "omit --gpus, arguments"),
         (("x.py", "--local", "--detach", "--as=json"), "--local excludes --detach, --as"),

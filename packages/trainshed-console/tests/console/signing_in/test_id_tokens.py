@@ -172,9 +172,9 @@ async def test_gcloud_access_token_is_verified_by_its_issuer(
     [
         (
             {"aud": "x", "azp": "x"},
-            f"is for x, but this service accepts only tokens for {GCLOUD} and gcloud and tr",
+            f"was issued for x, but this service accepts only tokens for {GCLOUD} and gcloud and tr",
         ),
-        ({"azp": "x"}, f"is for {GCLOUD} and x"),
+        ({"azp": "x"}, f"was issued for {GCLOUD} and x"),
         ({"exp": str(NOW)}, "has expired"),
         ({"exp": str(NOW + 3661)}, "valid for more than an hour"),
         ({"exp": "1e9"}, "has expired"),
@@ -529,4 +529,4 @@ def test_private_keys_of_an_issuer_are_ignored_and_at_most_100_keys_are_read() -
     private = {"kty": "RSA", "e": "AQAB", "n": "_" * 342, "d": "v" * 342}
     keys, faults = signing_keys({"keys": [{"kty": "oct", "k": "A"}, private] * 51})
     assert not keys.keys and len(faults) == 100
-    assert all("it is not a public key" in fault for fault in faults)
+    assert all("the key is not a public key" in fault for fault in faults)

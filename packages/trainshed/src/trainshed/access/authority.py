@@ -52,7 +52,8 @@ class Authority:
             secret.public_key() != authority.public_key()
         ):
             raise ValueError(
-                "ca.key does not belong to ca.pem. Restore both files, or move both away."
+                "the authority's private key does not belong to its certificate: restore both files from a "
+                "backup, or move both away (the service then creates a new authority)"
             )
         return cls(authority, secret)
 

@@ -175,8 +175,8 @@ def bearer_of_id_token(token: str, keys: "KeySet", issuer: Issuer, now: int) -> 
         bearer = Bearer(issuer.accounts[nearest])
     elif issuer.accounts and "email" not in claims:
         raise Unauthenticated(
-            f"{issuer.name} has no service account for the subject {subject[:200]!r}. Add one to `accounts` "
-            "in its table [[oidc]]."
+            f"The settings have no service account for the subject {subject[:200]!r} of the issuer "
+            f"{issuer.name}. Add the subject to `accounts` in the issuer's table [[oidc]]."
         )
     else:
         bearer = user_of(claims, issuer)
@@ -192,9 +192,9 @@ def bearer_of_access_token(answer: Mapping[str, Any], issuer: Issuer, now: int) 
     known = set(filter(None, (issuer.client_id, *issuer.audiences)))
     if not clients or not clients <= known:
         raise Unauthenticated(
-            f"The access token is for {' and '.join(sorted(clients)) or 'no client'}, but this service "
-            f"accepts only tokens for {' and '.join(sorted(known))}. Add the client to `audiences` in the "
-            "table [[oidc]]."
+            f"The access token was issued for {' and '.join(sorted(clients)) or 'no client'}, but this "
+            f"service accepts only tokens for {' and '.join(sorted(known))}. Add the token's client to "
+            "`audiences` in the table [[oidc]] of the settings."
         )
     text = str(answer.get("exp"))
     ends = int(text) if text.isdecimal() and len(text) < 12 else 0
@@ -237,7 +237,7 @@ def signing_keys(published: Mapping[str, Any]) -> tuple["KeySet", tuple[str, ...
                 # Reject a private key, since for a private key with 16,384 bits the library would compute
                 # primes for seconds.
                 if not entry.keys().isdisjoint(("d", "k")):
-                    raise ValueError("it is not a public key")
+                    raise ValueError("the key is not a public key")
                 keys.append(import_key(entry))
         except Exception as error:  # Any error may occur: the document is untrusted.
             faults.append(f"{entry!r:.100} ({error!r:.100})")
@@ -261,8 +261,8 @@ def _email(claims: Mapping[str, Any], issuer: Issuer) -> str:
     email = normalize_email(claimed)
     if claims.get("email_verified") is not True:
         raise Unauthenticated(
-            f"{issuer.name} does not confirm that the address {email!r} is verified. Verify it there, or "
-            "let the client request the claims email and email_verified."
+            f"{issuer.name} does not confirm that the address {email!r} is verified. Verify the address "
+            "there, or let the client request the claims email and email_verified."
         )
     is_person = not member_fault(USER + email) and member_of(email) == USER + email
     # Reject non-ASCII characters that become ASCII in lower case. For example, the Kelvin sign becomes a k,
@@ -274,7 +274,7 @@ def _email(claims: Mapping[str, Any], issuer: Issuer) -> str:
         )
     if issuer.domains and email.rpartition("@")[2] not in issuer.domains:
         raise Unauthenticated(
-            f"{email} cannot sign in by {issuer.name}: the service accepts only addresses of "
+            f"{email} cannot sign in with {issuer.name}: the service accepts only addresses of "
             f"{', '.join(issuer.domains)}. Use another account."
         )
     return email

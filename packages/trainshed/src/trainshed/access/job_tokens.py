@@ -79,8 +79,9 @@ class JobTokens:
             key = b""
         if len(key) != _KEY_BYTES:
             raise JobKeyUnreadable(
-                f"{path} does not contain the key for tokens of jobs. Restore it from a backup, or remove "
-                "it. With a new key, running programs request new tokens as soon as theirs are rejected."
+                f"{path} does not contain the key for tokens of jobs. Restore the file from a backup, or "
+                "remove it: the service then creates a new key, and running programs request new tokens as "
+                "soon as their old tokens are rejected."
             )
         return cls(key, now)
 

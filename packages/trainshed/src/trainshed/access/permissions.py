@@ -132,7 +132,8 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
     permission = PERMISSIONS.get(method)
     if permission is None:
         raise PermissionDenied(
-            f"{principal.email} may not call {method}: no permission is defined for it"
+            f"{principal.email} may not call {method}, because access/permissions.toml defines no permission "
+            "for this method. Report this error to the service's developers."
         )
     rights = principal.rights
     if permission in rights.everywhere or method in _ALWAYS_ALLOWED:

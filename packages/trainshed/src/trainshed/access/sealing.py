@@ -115,8 +115,8 @@ class Sealer:
             place = VARIABLE if self._is_from_environ else self._file
             raise Unsealable(
                 f"The secret {secret} cannot be opened: it was sealed with the key {fingerprint.hex()}, "
-                f"and the key in use, from {place}, is {self.fingerprint}. Add the former key after it, or "
-                "set the secret again."
+                f"and the key in use, from {place}, is {self.fingerprint}. Add the former key to {place}, "
+                "after the key in use and a space, or set the secret again."
             )
         try:
             return (
@@ -132,9 +132,9 @@ class Sealer:
         """Return the error message for a request to store a secret while the key of the existing secrets is
         missing."""
         return (
-            f"The key of the existing secrets is missing. Restore the file {self._file} from a backup, or "
-            f"start the service with {VARIABLE}. If the key is lost, delete those secrets first; the next "
-            "secret creates a new key."
+            "The secret was not stored, because the key of the existing secrets is missing. Restore the "
+            f"file {self._file} from a backup, or set {VARIABLE} to the key and restart the service. If the "
+            "key is lost, delete the existing secrets: the service then creates a key for the next secret."
         )
 
     def _read(self) -> tuple[bytes, ...]:
@@ -148,8 +148,8 @@ class Sealer:
             return ()
         except OSError as failure:
             raise KeyUnusable(
-                f"The key of the secrets, {self._file}, cannot be read ({failure.strerror}). Make it "
-                "readable for the service's user, and for no other user."
+                f"The file with the key of the secrets, {self._file}, cannot be read ({failure.strerror}). "
+                "Make the file readable for the service's user, and for no other user."
             ) from None
         self._keys = _decode_key(text, f"The key of the secrets, {self._file},")
         self._file.chmod(0o600)

@@ -179,7 +179,8 @@ class TokenAuthority:
         key or sign-in of the identity is no longer valid."""
         if bearer.issuer and bearer.issuer not in self.issuers:
             raise Unauthenticated(
-                f"The issuer {bearer.issuer} of this token is no longer configured. Sign in again."
+                f"The issuer {bearer.issuer} of this token is no longer in the service's settings. Sign in "
+                "again."
             )
         account_tokens.check(bearer, self.book)
         rights = self.book.policy.rights(bearer.email, bearer.groups)

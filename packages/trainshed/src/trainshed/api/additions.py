@@ -165,8 +165,8 @@ def _load(point: "EntryPoint", context: AdditionContext) -> Addition:
         distribution = point.dist.name if point.dist is not None else point.value
         raise AdditionUnusable(
             f"The addition {point.name!r} of {distribution} cannot be loaded ({type(failure).__name__}: "
-            f"{failure}). Install the version of {distribution} for trainshed {context.settings.version}, or "
-            f"remove it: pip uninstall {distribution}"
+            f"{failure}). Install the version of {distribution} that fits trainshed "
+            f"{context.settings.version}, or remove it: pip uninstall {distribution}"
         ) from failure
 
 
@@ -179,8 +179,8 @@ def registry_with(additions: Mapping[str, Addition]) -> Registry:
         served = handlers.keys() | streams.keys()
         if twice := sorted(served & (addition.handlers.keys() | addition.streams.keys())):
             raise AdditionUnusable(
-                f"The addition {name!r} serves {twice[0]}, which another addition already serves. "
-                "Uninstall one of the two."
+                f"The addition {name!r} serves the method {twice[0]}, which the service or another addition "
+                "already serves. Uninstall one of these additions."
             )
         handlers |= addition.handlers
         checks |= addition.checks
@@ -198,8 +198,8 @@ def mounts_with(
         added = addition.mounts(services, registry)
         if twice := sorted(mounts.keys() & added.keys()):
             raise AdditionUnusable(
-                f"The addition {name!r} serves /{twice[0]}, which another addition already serves. "
-                "Uninstall one of the two."
+                f"The addition {name!r} serves the path /{twice[0]}, which the service or another addition "
+                "already serves. Uninstall one of these additions."
             )
         mounts |= added
     return mounts

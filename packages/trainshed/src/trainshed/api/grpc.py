@@ -220,7 +220,7 @@ def _read(rpc: Rpc, request: bytes) -> Message:
         message.ParseFromString(request)
     except DecodeError:
         raise WireError(
-            (Violation("", f"The request is not a valid {rpc.request} message. Send this type."),)
+            (Violation("", f"The request cannot be decoded. Send a {rpc.request} message."),)
         ) from None
     wire_json.check_received(message)
     return message

@@ -176,7 +176,10 @@ async def list_operations(call: Call, request: Any) -> Message:
 
 
 async def get_operation(call: Call, request: Any) -> Message:
-    raise NotFound(f"{request.name} does not exist. Training jobs have no operations.")
+    raise NotFound(
+        f"The operation {request.name} does not exist, because training jobs have no operations. Use "
+        "projects.jobs.get to read the job."
+    )
 
 
 HANDLERS: Final[Handlers] = {

@@ -309,7 +309,8 @@ async def _authorize_and_call(handler: JsonHandler, call: JsonCall) -> dict[str,
         if call.names["project"] == _ALL_PROJECTS:
             raise PermissionDenied(
                 f"{call.principal.email} may not call {call.method} on "
-                f"{call.names['account'][:200]!r}, or the service account does not exist."
+                f"{call.names['account'][:200]!r}, or the service account does not exist. "
+                "Check the address, or ask an owner of its project for a role."
             ) from None
         raise
     return await handler(replace(call, names={**call.names, "project": project}))
@@ -359,7 +360,7 @@ def _key(call: JsonCall) -> AccountKey:
     key = call.services.access.book.keys.get(call.names["key"])
     if key is None or key.email != _account(call).email:
         raise NotFound(
-            f"This service account has no key {call.names['key'][:200]!r}. List its keys first."
+            f"This service account has no key {call.names['key'][:200]!r}. List the account's keys first."
         )
     return key
 

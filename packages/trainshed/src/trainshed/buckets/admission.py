@@ -107,8 +107,8 @@ def admit(caller: Caller, permission: str, access: BucketAccess | None) -> None:
     raise Forbidden(
         f"{caller.email} does not have {permission} access to the Google Cloud Storage bucket "
         f"{access.name}. The bucket belongs to another project than the job (project {caller.project}). "
-        "A program can access only buckets of its own project and shared buckets. Grant it a role in the "
-        "bucket's IAM policy, or share the bucket."
+        "A program can access only buckets of its own project and shared buckets. Grant the job's service "
+        "account a role in the bucket's IAM policy, or share the bucket."
     )
 
 
@@ -150,8 +150,9 @@ def admit_name(caller: Caller, bucket: str, rules: BucketRules) -> None:
         is_others = bucket.startswith(f"{DEFAULT_BUCKET}-") and bucket not in defaults
     if is_others:
         raise Forbidden(
-            f"{caller.email} may not create the bucket {bucket}: a name of this form is reserved for the "
-            "code of the project that it contains. Choose another name, or have a user create the bucket."
+            f"{caller.email} may not create the bucket {bucket}: this name is reserved for the code of the "
+            "project whose ID the name contains. Choose another name, or ask a user of that project to "
+            "create the bucket."
         )
 
 

@@ -106,7 +106,9 @@ def protocol(
                 return
             try:
                 if len(line) > _MAX_PREAMBLE:
-                    raise UnreadableCaller(f"the preamble has more than {_MAX_PREAMBLE} bytes")
+                    raise UnreadableCaller(
+                        f"the first line of its connection has more than {_MAX_PREAMBLE} bytes"
+                    )
                 preamble = read_preamble(line)
             except UnreadableCaller as error:
                 text = (

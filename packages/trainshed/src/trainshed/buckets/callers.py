@@ -160,7 +160,7 @@ def read_preamble(line: bytes) -> Preamble:
     except (ValueError, RecursionError) as error:
         raise UnreadableCaller(str(error)) from None
     if not preamble.project:
-        raise UnreadableCaller("the preamble has no project")
+        raise UnreadableCaller("the first line of its connection specifies no project")
     return preamble
 
 

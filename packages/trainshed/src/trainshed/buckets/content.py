@@ -103,7 +103,9 @@ def parse_goog_hash(values: Iterable[str]) -> Checksums:
             case "":
                 pass
             case _:
-                raise InvalidRequest(f"X-Goog-Hash contains {kind[:50]!r}. Send crc32c or md5.")
+                raise InvalidRequest(
+                    f"X-Goog-Hash has the unknown kind {kind[:50]!r}. Send crc32c or md5."
+                )
     return sums
 
 
@@ -114,8 +116,8 @@ def merge_checksums(*sums: Checksums) -> Checksums:
     for kind, digests in (("MD5", md5), ("CRC32C", crc32c)):
         if len(digests) > 1:
             raise InvalidRequest(
-                f"The request has different {kind} hashes, {' and '.join(digests)[:200]}: the content cannot "
-                "have both. Send the content again."
+                f"The request has different {kind} hashes for the same content: "
+                f"{' and '.join(digests)[:200]}. Send the content again with one hash."
             )
     return Checksums(*md5 or [""], *crc32c or [""])
 

@@ -82,7 +82,7 @@ class Metadata:
             # Reject the request, because this header marks a proxied request. An attacker may be using the
             # program as a proxy (SSRF, confused deputy).
             return _error_answer(
-                403, "Forwarded requests are not answered. Send it without X-Forwarded-For."
+                403, "Forwarded requests are rejected. Send the request without X-Forwarded-For."
             )
         values = parse_qs(request.raw_query, keep_blank_values=True)
 

@@ -111,8 +111,8 @@ def _lock_store(root: Path) -> int:
         if time.monotonic() > deadline:
             os.close(fd)
             raise TimeoutError(
-                f"The bucket store {root} is in use by another process, which does not exit. Stop that "
-                "service first, or start this one with another directory."
+                f"The bucket store {root} is in use by another process, which does not exit. Stop the "
+                "service of that process first, or start this service with another directory."
             )
         time.sleep(_LOCK_POLL_INTERVAL)
     return fd

@@ -101,7 +101,9 @@ def _check(settings: Settings) -> None:
         if not isinstance(value, bool | None):
             raise InvalidRequest(f"Invalid value {value!r} for '{name}'. Send true or false.")
     if wrong := [name for name, text in settings.get(_LABELS, {}).items() if type(text) is not str]:
-        raise InvalidRequest(f"Not a string: the labels {', '.join(wrong)}. Send JSON strings.")
+        raise InvalidRequest(
+            f"The values of these labels are not strings: {', '.join(wrong)}. Send JSON strings."
+        )
     if settings.get(_CLASS):
         settings[_CLASS] = check_storage_class(settings[_CLASS])
     prevention = _nested_value(settings, _IAM, _PUBLIC)
@@ -196,9 +198,9 @@ def reject_unsupported(unsupported: list[str], what: str) -> None:
     contains these names, for the message."""
     if unsupported:
         raise NotSupported(
-            f"Not supported by this service: {', '.join(sorted(unsupported))} of the {what}. Nothing was "
-            "stored. Leave it out. Versioning, holds, labels, storageClass and publicAccessPrevention are "
-            "supported."
+            f"This service does not support {', '.join(sorted(unsupported))} of the {what}, so nothing was "
+            "stored. Omit it, and send the request again. Supported are versioning, holds, labels, "
+            "storageClass and publicAccessPrevention."
         )
 
 

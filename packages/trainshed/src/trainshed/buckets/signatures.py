@@ -185,7 +185,8 @@ def verify(signature: Signature, keys: Iterable[AccountKey], now: float) -> Bear
         )
     if now < signature.signed_at - _MAX_SKEW:
         raise SignatureDoesNotMatch(
-            "Access denied. The signed URL is not valid yet. Set the clock of the signer."
+            "Access denied. The signed URL is not valid yet, because its X-Goog-Date is in the future. "
+            "Correct the clock of the machine that signs URLs."
         )
     if now >= signature.expires:
         raise ExpiredToken("The provided token has expired. Sign a new URL.")

@@ -410,7 +410,9 @@ class Controller:
                     self._capacity.put(stored)
             self._decisions.decide()
             if isinstance(failure, StaleCommit):
-                raise Unavailable(f"The job was not stored: {failure}") from failure
+                raise Unavailable(
+                    f"The job was not stored: {failure}. Submit the job again."
+                ) from failure
             raise
         for about_whom, event in decided:
             if admitted is None or about_whom != uid:

@@ -164,7 +164,7 @@ class Parents:
                 jobs = [work.job]
                 ended, entries = give_up_parent(work, "Pipeline", cause, now)
             case _:
-                raise TypeError(f"{work.name} has no jobs of its own")
+                raise TypeError(f"{work.name} is neither a tuning job nor a training pipeline")
         # The jobs are cancelled first, because the loop never processes a finished tuning job or pipeline
         # again.
         for uid in jobs:

@@ -163,7 +163,7 @@ def tuning_job(job: Mapping[str, Any], sweep: Sweep) -> dict[str, Any]:
             wrong.append(f"{text}: {fault}")
     names = [spec["parameterId"] for spec in parameters]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    wrong += [f"{name}: it is tuned twice; remove one of the two" for name in twice]
+    wrong += [f"{name}: the parameter appears twice; remove one of the two" for name in twice]
     if wrong:
         raise ValueError(f"{'; '.join(wrong)}. Write {_EXAMPLES}.")
     about = {key: value for key, value in job.items() if key != "jobSpec"}
@@ -184,14 +184,16 @@ def parameter(text: str) -> dict[str, Any]:
     """Parse a parameter such as `lr=1e-4..1e-1:log`. Raise ValueError if the text is invalid."""
     name, _, values = text.partition("=")
     if not _PARAMETER.fullmatch(name) or not values:
-        raise ValueError("it does not have the form NAME=VALUES")
+        raise ValueError("the parameter does not have the form NAME=VALUES")
     low, is_range, rest = values.partition("..")
     if is_range:
         high = rest.removesuffix(":log")
         return {"parameterId": name, **_span(low, high, is_log=high != rest)}
     choices = [choice.strip() for choice in values.split(",")]
     if len(choices) < 2 or not all(choices):
-        raise ValueError("it is neither a range nor several values separated by commas")
+        raise ValueError(
+            "the values are neither a range nor two or more values separated by commas"
+        )
     numbers = [_number(choice) for choice in choices]
     if None not in numbers:
         ascending = sorted({number for number in numbers if number is not None})
@@ -202,9 +204,9 @@ def parameter(text: str) -> dict[str, Any]:
 def _span(low: str, high: str, *, is_log: bool) -> dict[str, Any]:
     first, last = _number(low), _number(high)
     if first is None or last is None:
-        raise ValueError(f"{low if first is None else high} is not a number")
+        raise ValueError(f"the bound {low if first is None else high} is not a number")
     if first >= last:
-        raise ValueError(f"{low} is not below {high}")
+        raise ValueError(f"the lower bound {low} is not below the upper bound {high}")
     if is_log and first <= 0:
         raise ValueError("a range on a log scale must start above 0")
     scale = {"scaleType": "UNIT_LOG_SCALE" if is_log else "UNIT_LINEAR_SCALE"}

@@ -77,7 +77,7 @@ def compile_regex(
     import re2
 
     if len(text) > longest:
-        raise PatternError(f"It has {len(text)} characters. The maximum is {longest}.")
+        raise PatternError(f"The pattern has {len(text)} characters. The maximum is {longest}.")
     options = re2.Options()
     options.max_mem = _MEMORY
     options.log_errors = False
@@ -86,15 +86,14 @@ def compile_regex(
         compiled = re2.compile(text.encode(), options)
     except UnicodeEncodeError:
         raise PatternError(
-            f"{text!r} contains half a character (an unpaired surrogate); use a complete one."
+            f"{text!r} contains an incomplete character (an unpaired surrogate). Remove this character."
         ) from None
     except re2.error as error:
         raise PatternError(_fault(text, error)) from None
     if compiled.programsize > most_steps:
         raise PatternError(
-            f"{text!r} needs too many steps for each character of a text: "
-            f"{compiled.programsize}. The maximum is {most_steps}. Use fewer "
-            f"repetitions ({{m,n}})."
+            f"{text!r} is too complex: its compiled form has {compiled.programsize} instructions. The "
+            f"maximum is {most_steps}. Use fewer repetitions ({{m,n}})."
         )
     return Regex(text, compiled)
 

@@ -240,8 +240,8 @@ def resize(
                     left[kind, node] -= 1
         if surplus > 0:
             raise ValueError(
-                f"{count + surplus} of its machines are in use. Wait for the end of their jobs, or cancel "
-                f"them, before you reduce the number to {count}."
+                f"{count + surplus} machines of a resource pool are in use, so their number cannot be "
+                f"reduced to {count}. Wait until their jobs finish, or cancel these jobs."
             )
     holds: list[Hold] = []
     for hold in (*resource.holds, Hold(new_uid, tuple(added), created=now)):

@@ -55,7 +55,7 @@ class TerminalRequest(Struct, frozen=True):
             raise ValueError("a command line cannot contain zero bytes")
         if len(command.encode("utf-8", "surrogatepass")) > MAX_COMMAND_BYTES:
             raise ValueError(
-                f"a command line has at most {MAX_COMMAND_BYTES} bytes; put it into a file"
+                f"a command line has at most {MAX_COMMAND_BYTES} bytes; put the commands into a script file"
             )
 
 

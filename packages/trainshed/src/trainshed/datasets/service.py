@@ -109,4 +109,6 @@ async def _answer(child: asyncio.subprocess.Process, progress: Progress) -> Answ
     errors = (await child.stderr.read(_MAX_EXCERPT)).decode("utf-8", "replace").strip()
     status = await child.wait()
     log.error("dataset step died with status %d: %s", status, errors)
-    raise DataUnwritten(f"The process that writes the files exited with status {status}.")
+    raise DataUnwritten(
+        f"The process that writes the files exited with status {status}. Its errors are in the service's log."
+    )

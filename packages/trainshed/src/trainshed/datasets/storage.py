@@ -123,7 +123,9 @@ class Storage:
                 self._connection = None
             if delay is not None:
                 time.sleep(delay)
-        raise DataUnwritten(f"The bucket process does not respond: {problem}.")
+        raise DataUnwritten(
+            f"The service's bucket process does not respond: {problem}. Try again later."
+        )
 
 
 class _Answer(Struct, frozen=True):

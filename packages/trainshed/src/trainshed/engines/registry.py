@@ -75,7 +75,7 @@ def factory(name: str) -> EngineFactory:
             return cast("EngineFactory", point.load())
     if name in _CLUSTER_ENGINES:
         raise LookupError(
-            f"it is a separate package, which is not installed here. Run: pip install 'trainshed[{name}]'"
+            f"the engine's package is not installed on this machine. Run: pip install 'trainshed[{name}]'"
         )
     raise LookupError(f"the engine {name!r} does not exist. Choose one of {', '.join(names())}")
 

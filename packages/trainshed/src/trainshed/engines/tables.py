@@ -65,7 +65,7 @@ def _misfit(value: object, wanted: inspect.Type, meaning: str) -> str | None:
         case inspect.StrType() if not isinstance(value, str):
             return f"{value!r} is not a text; put it in quotes"
         case inspect.StrType(pattern=pattern) if not re.search(pattern or "", str(value)):
-            return f"{value!r} does not go there; write {meaning or f'what {pattern} matches'}"
+            return f"{value!r} is not valid here; write {meaning or f'what {pattern} matches'}"
         case inspect.LiteralType(values=values) if value not in values:
             return f"{value!r} is none of {', '.join(map(repr, values))}; write one of them"
         case inspect.IntType() if isinstance(value, bool) or not isinstance(value, int):
@@ -75,11 +75,11 @@ def _misfit(value: object, wanted: inspect.Type, meaning: str) -> str | None:
         case inspect.IntType(ge=least) | inspect.FloatType(ge=least) if (
             least is not None and cast("float", value) < least
         ):
-            return f"{value} is too little; write {least:g} or more"
+            return f"{value} is too small; write {least:g} or more"
         case inspect.IntType(le=most) | inspect.FloatType(le=most) if (
             most is not None and cast("float", value) > most
         ):
-            return f"{value} is too much; write {most:g} or less"
+            return f"{value} is too large; write {most:g} or less"
         case inspect.ListType() | inspect.VarTupleType():
             return f"{value!r} is not a list; put it in brackets"
         case inspect.DictType():

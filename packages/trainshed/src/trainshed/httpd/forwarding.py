@@ -226,13 +226,15 @@ async def _read_head(connection: ServerConnection) -> ServerResponse:
             size += len(data)
             if not data or size > _MAX_HEAD + _BLOCK_SIZE:
                 raise NoResponse(
-                    "the server has ended" if not data else "the head of its response is too long"
+                    "the server closed the connection before it sent a complete response head"
+                    if not data
+                    else "the head of the server's response is too long"
                 )
             response.parser.feed_data(data)
     except httptools.HttpParserError as failure:
         raise NoResponse(str(failure)) from None
     except httptools.HttpParserUpgrade:
-        raise NoResponse("the server switched the protocol without a request for it") from None
+        raise NoResponse("the server switched to a protocol that was not requested") from None
     if response.status >= 600:
         raise NoResponse(f"the response has the invalid status {response.status}")
     return response
@@ -250,7 +252,9 @@ async def _parts(connection: ServerConnection, response: ServerResponse) -> Asyn
             data = await connection.read()
             if not data:
                 if any(name in _SIZED for name, _ in response.headers):
-                    raise NoResponse("the server ended before the end of its response")
+                    raise NoResponse(
+                        "the server closed the connection before the end of its response"
+                    )
                 return
             response.parser.feed_data(data)
     finally:
@@ -352,7 +356,9 @@ class _ServerSide:
         except TimeoutError:
             raise NoResponse("the server did not respond in time") from None
         if self._protocol.state.name != "OPEN":
-            raise NoResponse(str(self._protocol.handshake_exc or "the server has ended"))
+            raise NoResponse(
+                str(self._protocol.handshake_exc or "the server closed the connection")
+            )
         self._early = cast("list[Frame]", self._protocol.events_received()[1:])
 
     async def to_client(self, send: Send) -> None:

@@ -195,7 +195,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if self._is_busy and not self._is_head_known:
-            raise ValueError("a request before the answer")  # The exception stops the parser.
+            # The exception stops the parser.
+            raise ValueError("the client sent a request before the previous response")
         super().on_message_begin()
         self._in_head = True
 

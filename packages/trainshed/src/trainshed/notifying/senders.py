@@ -67,7 +67,8 @@ class Senders:
             secret = self._environ.get(table.secret_env) if table.secret_env else None
             if table.secret_env and not secret:
                 raise NotSent(
-                    f"${table.secret_env}, which contains the key of its signature, is not set"
+                    f"the variable ${table.secret_env} with the key for signatures is not set; set it, and "
+                    "restart the service"
                 )
             headers = signature_headers(id_, at, body, secret)
             post(table.webhook, body, headers, self._context)
@@ -122,7 +123,9 @@ def post(url: str, body: bytes, headers: dict[str, str], context: ssl.SSLContext
     finally:
         connection.close()
     if 300 <= answer.status < 400:
-        raise NotSent(f"{where} responded with status {answer.status}: redirects are not followed")
+        raise NotSent(
+            f"{where} responded with status {answer.status}: redirects are not followed; set the final URL"
+        )
     if not 200 <= answer.status < 300:
         raise NotSent(f"{where} responded with status {answer.status} {answer.reason}".rstrip())
 

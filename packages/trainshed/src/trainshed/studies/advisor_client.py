@@ -75,13 +75,15 @@ class ProcessAdvisor:
         try:
             process = await start()
         except OSError as failure:
-            raise AdvisorFailed(f"its process could not be started: {failure}") from None
+            raise AdvisorFailed(f"the advisor process could not be started: {failure}") from None
         self._running.add(process)
         try:
             async with asyncio.timeout(_TIMEOUT):
                 output, _ = await process.communicate(msgspec.json.encode(call))
         except TimeoutError:
-            raise AdvisorFailed(f"it did not respond within {_TIMEOUT:g} seconds") from None
+            raise AdvisorFailed(
+                f"the advisor process did not respond within {_TIMEOUT:g} seconds"
+            ) from None
         finally:
             _kill(process)
             await process.wait()

@@ -92,7 +92,7 @@ class LocalDirectory:
         # with several names.
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             os.close(opened)
-            raise FileNotFoundError(f"{file.path} is not a plain file")
+            raise FileNotFoundError(f"{file.path} is not a regular file with only one name")
         return os.fdopen(opened, "rb", buffering=1 << 18)
 
     def _open_directory(self, names: Sequence[str]) -> int:

@@ -182,8 +182,8 @@ async def merge_aliases(call: Call, request: Any) -> Message:
     def merge(target: ModelVersion, versions: Sequence[ModelVersion]) -> Iterator[ModelVersion]:
         if _DEFAULT_ALIAS in removed and _DEFAULT_ALIAS in target.aliases:
             raise FailedPrecondition(
-                f"{name}@{target.version} is the default version, which every model must have. Assign the "
-                f"alias {_DEFAULT_ALIAS!r} to another version to move it."
+                f"The alias {_DEFAULT_ALIAS!r} cannot be removed from {name}@{target.version}, because every "
+                "model must have a default version. Add the alias to another version instead."
             )
         for record in versions:
             if record.version == target.version:

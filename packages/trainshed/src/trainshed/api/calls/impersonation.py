@@ -42,7 +42,7 @@ def reject_escalation(
         if beyond:
             raise PermissionDenied(
                 f"{principal.email} is a program and can create only jobs with its own rights, but this job "
-                f"requests {', '.join(beyond)}. Remove this from the job, or ask a user to submit the job."
+                f"requests {', '.join(beyond)}. Remove these rights from the job, or ask a user to submit it."
             )
     for account in sorted(accounts):
         book = services.access.book

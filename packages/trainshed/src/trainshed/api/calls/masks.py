@@ -24,7 +24,8 @@ def apply_read_mask(answer: Message, request: Any) -> Message:
                     f"{','.join(mask.paths)!r} contains fields that {resource.DESCRIPTOR.name} "
                     "does not have."
                 )
-                raise InvalidRequest((Violation("read_mask", f"{wrong} Write name,displayName."),))
+                advice = "Specify existing fields, separated by commas, such as name,displayName."
+                raise InvalidRequest((Violation("read_mask", f"{wrong} {advice}"),))
             masked = type(resource)()
             mask.MergeMessage(resource, masked)
             resource.CopyFrom(masked)

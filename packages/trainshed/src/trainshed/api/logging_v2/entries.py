@@ -211,13 +211,14 @@ async def _write(call: Call, program: JobClaims, lines: Sequence[str]) -> None:
     replica, write_log = ReplicaId.parse(program.replica), call.services.write_log
     if write_log is None:
         raise FailedPrecondition(
-            f"The engine does not accept lines for the log of {replica}. Print them instead."
+            f"The service's engine cannot write entries into the log of {replica}. Print them instead: the "
+            "program's output is in the log."
         )
     try:
         await write_log(JobUid(program.job_uid), program.attempt, replica, lines)
     except Unavailable as failure:
         raise Unavailable(
-            f"The log of {replica} does not accept lines now: {failure}. Try again, or print them."
+            f"The entries were not written into the log of {replica}: {failure}. Try again, or print them."
         ) from None
 
 

@@ -120,7 +120,8 @@ async def open_port(services: Services, ticket: Ticket) -> Terminal:
         )
     except (TerminalRefused, Unavailable) as refused:
         raise Unavailable(
-            f"{ticket.port} of {location_of(job, ticket)} cannot be reached: {refused}. Try again later."
+            f"The port or socket {ticket.port} of {location_of(job, ticket)} cannot be reached: {refused}. "
+            "Try again later."
         ) from None
 
 

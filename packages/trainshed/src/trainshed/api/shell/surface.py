@@ -138,7 +138,9 @@ class ShellSurface:
             async with asyncio.timeout(_FIRST_MESSAGE_TIMEOUT):
                 message = await receive()
         except TimeoutError:
-            await _refuse(send, "The first message did not arrive in time. Send a ticket.")
+            await _refuse(
+                send, "The first message, with a token, did not arrive in time. Try again."
+            )
             return
         if message["type"] == "websocket.disconnect":
             return
@@ -191,7 +193,8 @@ class ShellSurface:
             token = str(message_["token"])
         except (KeyError, TypeError):
             raise FailedPrecondition(
-                "The first message must be JSON with a token. Get a token with `trainshed jobs shell`."
+                "The first message must be a JSON object with a `token`. Use `trainshed jobs shell JOB`, "
+                "which requests a token and sends it."
             ) from None
         enabled_shells(self._services)
         ticket = self._services.tickets.redeem(token)
@@ -200,8 +203,8 @@ class ShellSurface:
             shown and self._services.access.current_principal(shown) != ticket.principal
         ):
             raise PermissionDenied(
-                "This ticket was used, is older than a minute, or its user's rights have changed. Open "
-                "the job's link again, or run `trainshed jobs shell`."
+                "The token of this shell was used before, is older than a minute, or its user's rights have "
+                "changed. Open the job's link again, or run `trainshed jobs shell JOB`."
             )
         try:
             label = f"{message_.get('label') or ticket.job_uid} {ticket.replica}"
@@ -214,7 +217,9 @@ class ShellSurface:
                 command=str(message_["command"]) if message_.get("command") else None,
             )
         except (ValueError, TypeError, OverflowError) as wrong:
-            raise FailedPrecondition(f"The terminal request is invalid: {wrong}.") from None
+            raise FailedPrecondition(
+                f"The terminal request is invalid: {wrong}. Correct the first message."
+            ) from None
         return ticket, terminal_request
 
 

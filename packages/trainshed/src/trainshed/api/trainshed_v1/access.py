@@ -126,8 +126,8 @@ async def create_own_token(call: JsonCall) -> records.IssuedToken:
         or signed_in.note == _COMMAND_LINE_NOTE
     ):
         raise FailedPrecondition(
-            "Only users who signed in with an issuer receive a token here. You already have one: use it "
-            "with `trainshed login URL --token TOKEN`."
+            "Only users who signed in with an issuer receive a token here. You already have one: use "
+            "your token with `trainshed login URL --token TOKEN`."
         )
     token = new_token()
     stored = replace(
@@ -338,8 +338,8 @@ async def set_secret(call: JsonCall) -> records.StoredSecret:
         raise FailedPrecondition(str(failure)) from None
     except OSError as failure:
         raise Unavailable(
-            f"The key of the secrets cannot be stored ({failure.strerror}), so nothing was stored. Free "
-            "some space, and send the request again."
+            f"The secret was not stored, because its encryption key cannot be written "
+            f"({failure.strerror}). Free space on the service's disk, and send the request again."
         ) from None
     return records.StoredSecret(
         project=project, name=name, version=stored.version, created=text_micros(stored.created)

@@ -85,14 +85,16 @@ def _find_autopsy(shells: Terminals, job: Job, replica: ReplicaId | None, attemp
         return max(matching, key=lambda autopsy: autopsy.attempt)
     if not existing:
         raise NotFound(
-            f"{job.name} has no autopsy. No replica has failed, the autopsy has expired (setting "
-            "`autopsy_ttl`), or its files were on a cluster node that no longer exists."
+            f"{job.name} has no autopsy (kept files of a failed replica). Either no replica has failed, or "
+            "the autopsy has expired (setting `autopsy_ttl`), or its cluster node no longer exists."
         )
     available = ", ".join(
         f"{log_task_name(job.name.api, autopsy.replica)} of attempt {autopsy.attempt}"
         for autopsy in existing
     )
-    raise NotFound(f"{job.name} has no such autopsy. Use {available}.")
+    raise NotFound(
+        f"{job.name} has no autopsy of this replica and attempt. Use one of: {available}."
+    )
 
 
 async def view(call: JsonCall) -> ViewLink:

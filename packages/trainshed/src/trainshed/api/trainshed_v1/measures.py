@@ -129,7 +129,8 @@ async def outlook(call: JsonCall) -> Outlook:
         work, _ = await find_work(services.reader, call.target)
         if not isinstance(work, TuningJob):
             raise FailedPrecondition(
-                f"{work.name} is not a tuning job and has no search. Use a tuning job or a study."
+                f"{work.name} is not a tuning job, so no model predicts its results. Use a tuning job or a "
+                "study."
             )
         spec, uids = work.spec.study, (*work.spec.resumed, work.study)
     names = sorted({parameter.id for parameter in spec.parameters})
@@ -140,7 +141,9 @@ async def outlook(call: JsonCall) -> Outlook:
     try:
         return await services.outlook(spec, [trial_data(trial) for trial in history], chosen)
     except AdvisorFailed as failure:
-        raise Unavailable(f"The outlook could not be computed: {failure}. Try again.") from failure
+        raise Unavailable(
+            f"The prediction of the results could not be computed: {failure}. Try again."
+        ) from failure
 
 
 def _chart_curves(series: Sequence[CurveSeries], charts: int | None) -> Sequence[CurveSeries]:

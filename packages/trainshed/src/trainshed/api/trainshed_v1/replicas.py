@@ -37,7 +37,7 @@ async def usage(call: JsonCall) -> records.Usage:
     points = call.number("points", _DEFAULT_POINTS)
     if points > _MAX_POINTS:
         raise InvalidRequest(
-            (Violation("points", f"At most {_MAX_POINTS} points can be returned."),)
+            (Violation("points", f"{points} points exceed the limit. Use 0 to {_MAX_POINTS}."),)
         )
     return await measured_usage(call, job, attempt, points)
 

@@ -64,8 +64,8 @@ class ObjectFiles:
             raise no_such_object(bucket, name) from error
         except PermissionError as error:
             raise Forbidden(
-                f"The service cannot read the file of {bucket}/{name}, since a program removed the "
-                "permission. Restore the permission through /gcs."
+                f"The service cannot read the file of {bucket}/{name}, because a program removed the "
+                "permission to read it. Restore the permission through /gcs."
             ) from error
 
     def closed_record(self, base: int, bucket: str, name: str) -> ObjectRecord:
@@ -179,7 +179,8 @@ class ObjectFiles:
                 with directory(parent, (SHADOW_DIR,)) as shadow:
                     if not self._rename(staged, shadow, place.leaf, exclusive=exclusive):
                         raise Conflict(
-                            "A directory has the name of the object's file. Delete it through /gcs."
+                            "The object was not written, because a directory has the name of its file. "
+                            "Delete the directory through /gcs."
                         )
         except FileNotFoundError:
             if not staged.path.exists():
@@ -219,8 +220,8 @@ class ObjectFiles:
                     return
                 if not stat_module.S_ISREG(status.st_mode):
                     raise Conflict(
-                        f"'{'/'.join(path)}' in the bucket's directory is neither a file nor a "
-                        "directory, so nothing can be stored below it. Remove it through /gcs."
+                        f"The entry '{'/'.join(path)}' of the bucket's directory is neither a file nor a "
+                        "directory, so no object can be stored below it. Remove the entry through /gcs."
                     )
                 make_directory(parent, SHADOW_DIR)
                 with directory(parent, (SHADOW_DIR,)) as shadow:

@@ -139,8 +139,8 @@ class Generations:
                 return self._connection.execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise Unavailable(
-                f"The table of noncurrent generations cannot be used: {error}. Free disk space, or check "
-                f"the file {self._table}."
+                f"The database of noncurrent object versions, {self._table}, cannot be used: {error}. Free "
+                "disk space, or check this file."
             ) from error
 
 

@@ -167,8 +167,9 @@ class BucketsApp:
         if call.signer is None:
             if call.key:
                 raise InvalidRequest(
-                    "This signed URL was rejected, because its part /with/KEY is the key of a token. Delete "
-                    "that token (`trainshed tokens delete`), and sign an address without /with/KEY: "
+                    "This signed URL was rejected, because its path contains the secret key of a token "
+                    "(/with/KEY). Delete this token with `trainshed tokens delete`, because the URL reveals "
+                    "its key. Then sign a URL without /with/KEY: "
                     'generate_signed_url(api_access_endpoint="http://HOST:PORT").'
                 )
             if call.target.endpoint is not Endpoint.XML:
@@ -315,7 +316,10 @@ def _fault(call: Call, error: Exception) -> BucketsError:
         case BucketsError():
             return error
         case PermissionError():
-            return Forbidden(f"The service has no access to the bucket's files: {error.strerror}.")
+            return Forbidden(
+                f"The service may not access the bucket's files: {error.strerror}. Give the service's user "
+                "access to the bucket's directory."
+            )
         case OSError() if error.errno == errno.EXDEV:
             return Forbidden(
                 "The bucket's directory is on another file system than the service's data, so its objects "

@@ -181,7 +181,9 @@ class Call:
                 try:
                     content = await self.run(decompressor.decompress, pending, BLOCK)
                 except zlib.error as error:
-                    raise InvalidRequest(f"The content is not valid gzip: {error}.") from error
+                    raise InvalidRequest(
+                        f"The content is not valid gzip: {error}. Compress it again."
+                    ) from error
                 pending = decompressor.unused_data or decompressor.unconsumed_tail
                 if content:
                     total += len(content)

@@ -201,7 +201,10 @@ def parse_batch(content_type: str, body: bytes) -> list[InnerRequest]:
     starts = (b"\n" + delimiter for delimiter in boundaries_of(content_type))
     start = next((start for start in starts if start in text), None)
     if start is None:
-        raise InvalidRequest("The batch does not contain its boundary. Correct its Content-Type.")
+        raise InvalidRequest(
+            "The batch does not contain the boundary that its Content-Type specifies. Send the same boundary "
+            "in both."
+        )
     parts = text.split(start, _MAX_CALLS + 2)[1:]
     requests: list[InnerRequest] = []
     for number, part in enumerate(parts):

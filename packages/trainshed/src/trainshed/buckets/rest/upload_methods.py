@@ -83,7 +83,9 @@ async def _multipart(call: Call) -> Response:
         content = reader.finish()
         await call.run(staged.write, content)
         if reader.head is None or resource is None:
-            raise InvalidRequest("The multipart upload has no metadata part. Send both parts.")
+            raise InvalidRequest(
+                "The multipart upload has no metadata part. Send the metadata part, then the content part."
+            )
         verify(body.sums(), Checksums(call.content_md5, ""))
         head = reader.head
         return await _commit(

@@ -187,7 +187,9 @@ def _texts(values: Mapping[str, Any], what: str) -> dict[str, str]:
     is within the limit."""
     texts = {key: value for key, value in values.items() if value is not None}
     if wrong := [key for key, value in texts.items() if not isinstance(value, str)]:
-        raise InvalidRequest(f"Not a string: {', '.join(wrong)} of the {what}. Send JSON strings.")
+        raise InvalidRequest(
+            f"These values of the {what} are not strings: {', '.join(wrong)}. Send JSON strings."
+        )
     if sum(len(text.encode()) for text in (*texts, *texts.values())) > _MAX_BYTES:
         raise InvalidRequest(f"The {what} have over {_MAX_BYTES} bytes. Shorten them.")
     return texts

@@ -35,7 +35,9 @@ def lines(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
         number += len(pieces)
         yield from pieces
         if len(rest) > MAX_RECORD:
-            raise BadData(f"{uri}, line {number + 1}: it has more than {MAX_RECORD >> 20} MiB.")
+            raise BadData(
+                f"{uri}, line {number + 1}: the line is longer than the maximum, {MAX_RECORD >> 20} MiB."
+            )
     if rest:
         yield rest
 

@@ -38,8 +38,7 @@ class Table:
         first = next(self._rows_of(self._files[0]), None)
         if first is None:
             raise BadData(
-                f"{self._files[0].uri} is empty; the first line of a table contains the names "
-                "of its columns."
+                f"{self._files[0].uri} is empty. Write the names of the columns into the first line."
             )
         self.columns = first.fields
 
@@ -47,7 +46,8 @@ class Table:
         """Return the position of a column. Raise BadData if the table has no such column."""
         if column not in self.columns:
             raise BadData(
-                f"{self._files[0].uri} has no column {column!r}; it has {format_names(self.columns)}."
+                f"{self._files[0].uri} has no column {column!r}. Use one of its columns: "
+                f"{format_names(self.columns)}."
             )
         return self.columns.index(column)
 
@@ -236,15 +236,19 @@ def _of_json(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
         try:
             public: Any = json.loads(raw)
         except (ValueError, RecursionError) as failure:
-            raise BadData(f"{place}: it is not valid JSON: {failure}.") from None
+            raise BadData(f"{place}: the line is not valid JSON: {failure}.") from None
         wanted = _CONTENT[file.format.kind]
         item = cast("dict[str, Any]", public) if isinstance(public, dict) else {}
         if not any(isinstance(item.get(name), str) for name in wanted):
-            raise BadData(f"{place}: it is not a JSON object with {' or '.join(wanted)}.")
+            raise BadData(
+                f"{place}: the line must be a JSON object with the field {' or '.join(wanted)}."
+            )
         try:
             msgspec.convert(item.get(_LABELS) or {}, dict[str, str])
         except msgspec.ValidationError:
-            raise BadData(f"{place}: {_LABELS} must be an object whose values are texts.") from None
+            raise BadData(
+                f"{place}: {_LABELS} must be an object whose values are strings."
+            ) from None
         yield item, raw
 
 
@@ -277,9 +281,11 @@ def _parts(file: ItemFile, record: Record, place: str) -> tuple[str, str, Sequen
     content = fields[0]
     if file.format.kind is DatasetKind.TEXT:
         if not content:
-            raise BadData(f"{place}: it contains no text.")
+            raise BadData(f"{place}: the row contains no text.")
     elif not content.startswith("gs://"):
-        raise BadData(f"{place}: {content[:100]!r} is not a file; use the form gs://BUCKET/PATH.")
+        raise BadData(
+            f"{place}: {content[:100]!r} is not the name of a file. Write gs://BUCKET/PATH."
+        )
     return use, content, [*fields[1:]]
 
 
@@ -296,8 +302,7 @@ def _public(form: ImportFormat, content: str, rest: Sequence[str], place: str) -
         case "image_classification_single_label" | "text_classification_single_label":
             if len(splits) > 1:
                 raise BadData(
-                    f"{place}: it has {len(splits)} labels, and only one label per item is "
-                    "supported."
+                    f"{place}: the row has {len(splits)} labels. Write only one label for each item."
                 )
             public[_LABEL] = {"displayName": splits[0]}
         case "image_classification_multi_label" | "text_classification_multi_label":
@@ -322,8 +327,8 @@ def _box(rest: Sequence[str], place: str) -> dict[str, Any]:
     ys = [y for y in numbers[1::2] if y is not None]
     if len(numbers) != _BOX or len(xs) < 2 or len(ys) < 2:
         raise BadData(
-            f"{place}: a box has the form LABEL,X_MIN,Y_MIN,,,X_MAX,Y_MAX,, or all four "
-            "corners after the label."
+            f"{place}: a box is missing or incomplete. Write LABEL,X_MIN,Y_MIN,,,X_MAX,Y_MAX,, or the label "
+            "and the coordinates of all four corners."
         )
     return {
         "displayName": label,

@@ -96,7 +96,9 @@ class Table(Generic[State, Trigger]):
             for trigger in triggers:
                 text = row.get("*") or row.get(trigger.name)
                 if text is None:
-                    raise ValueError(f"{name}: the table has no cell for {trigger!r} in {state}")
+                    raise ValueError(
+                        f"{name}: the table has no cell for the trigger {trigger!r} in the state {state}"
+                    )
                 self.cells[state, trigger] = _cell(states, text)
 
     def fire(self, state: State, trigger: Trigger, timeline: Iterable[str] = ()) -> State | None:

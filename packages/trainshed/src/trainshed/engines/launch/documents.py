@@ -183,7 +183,9 @@ async def reveal_secrets(
             shown.append((plan, ()))
             continue
         if secrets is None:
-            raise LaunchRejected("The job refers to secrets, but this engine has no secret source.")
+            raise LaunchRejected(
+                "The job refers to secrets, but this engine cannot read secrets. Remove them from the job."
+            )
         # Most replicas of a gang need the same secrets, so look up each set only once.
         key = (plan.account.project, refs)
         if key not in known:

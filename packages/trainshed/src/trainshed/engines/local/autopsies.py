@@ -44,7 +44,7 @@ PLAN = "plan.json"
 """Name of a file in a replica's directory: the launch document (the shim's input) of the latest run
 (incarnation), without secrets, and the path of its files. The file's modification time is the autopsy's
 creation time."""
-_NO_SUCH = "no files of it are kept; `trainshed jobs describe JOB` lists the autopsies"
+_NO_SUCH = "no files of this replica are kept; `trainshed jobs describe JOB` lists the autopsies"
 _GPUS = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
 MAX_BYTES = 10 << 30
 """Maximum total size of all autopsies (kept files of failed replicas), in bytes. If it is exceeded, the
@@ -151,7 +151,9 @@ class Autopsies:
         if (autopsy := self._kept.get(key)) is None:
             raise TerminalRefused(_NO_SUCH)
         if self._open[key] >= shells.MAX_SHELLS:
-            raise TerminalRefused(f"it has {shells.MAX_SHELLS} open shells already; close one")
+            raise TerminalRefused(
+                f"the autopsy already has {shells.MAX_SHELLS} open shells; close one of them"
+            )
         directory = self._directory(key)
         message = {
             "autopsy": True,
@@ -184,7 +186,7 @@ class Autopsies:
         """Delete an autopsy, the kept files of a failed replica; return whether it existed. Raises
         TerminalRefused if a shell is open in it."""
         if key in self._open:
-            raise TerminalRefused("a shell is open in it; close the shell first")
+            raise TerminalRefused("a shell is open in the autopsy; close the shell first")
         return self._discard(key)
 
     def _handle_closed_shell(self, key: Key) -> None:
@@ -326,12 +328,12 @@ def _document(directory: Path, level: str, request: TerminalRequest) -> protocol
     """
     capture = durable.read_document(str(directory / PLAN))
     if capture is None:
-        raise TerminalRefused("its launch plan is lost, so no shell can be opened in it")
+        raise TerminalRefused("the launch plan of the replica is lost; read its log instead")
     plan: dict[str, Any] = dict(capture["plan"])
     files, now = str(capture["files"]), str(directory / protocol.FILES)
     namespaced = level != protocol.LEVEL_SESSION
     if not namespaced and plan["level"] != level:
-        raise TerminalRefused("it ran in namespaces, which this machine does not allow any more")
+        raise TerminalRefused("the replica ran in namespaces, which this machine no longer allows")
     hosts = directory / protocol.HOSTS
     if not hosts.exists():
         hosts.write_text("127.0.0.1\tlocalhost\n", "utf-8")

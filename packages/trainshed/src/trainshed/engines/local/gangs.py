@@ -113,7 +113,8 @@ class Gangs:
         for request in requests:
             if not is_node(request.node):
                 raise LaunchRejected(
-                    f"there is no node {request.node!r}; this engine's are called local, or local-0 and so on"
+                    f"the node {request.node!r} does not exist; this engine's nodes are local, or local-0, "
+                    "local-1 and so on"
                 )
         async with self._allocation_lock:
             if gang := self.of(job_uid, attempt):
@@ -155,7 +156,7 @@ class Gangs:
             str(request.replica) for slot_handle, request in moving.items() if slot_handle.is_live
         ]:
             raise EngineUnavailable(
-                f"{', '.join(live)} still run where they are; stop them and wait for their end"
+                f"{', '.join(live)} still run on their current node; stop them and wait for their end"
             )
         stay = [
             slot_handle.slot for slot_handle in self.slot_handles() if slot_handle not in moving

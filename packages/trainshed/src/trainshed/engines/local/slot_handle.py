@@ -277,7 +277,9 @@ class SlotHandle:
                             raise EngineUnavailable(message["cause"])
                         written += message["n"] if message["e"] == "written" else 0
         except OSError as failure:  # TimeoutError is an OSError as well.
-            raise EngineUnavailable(f"its shim does not respond: {failure!r}") from failure
+            raise EngineUnavailable(
+                f"the replica's supervisor (shim) does not respond: {failure!r}"
+            ) from failure
 
     def lose(self, cause: str, *, by_service: bool = False) -> None:
         self._end(journal.lost_record(cause, by_service=by_service))

@@ -175,7 +175,9 @@ class Spawner:
                 if "failed" in result:
                     raise LevelUnavailable(result["failed"])
                 return result["level"], result["refused"]
-        raise LevelUnavailable("isolation cannot be probed: the probing process was killed")
+        raise LevelUnavailable(
+            "isolation cannot be probed: the probing process was killed; try again"
+        )
 
     async def _try_levels(self, directory: Path, levels: Sequence[str]) -> bytes:
         """Return the response of the probing process. It is empty if the process was killed, most likely

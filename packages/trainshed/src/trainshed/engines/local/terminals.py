@@ -203,13 +203,13 @@ async def open_in(
     """Open a shell next to the program of one run (incarnation) of a replica, or a connection to a port of
     the program. Raises TerminalRefused if the replica is not running or its shim refuses."""
     if slot_handle is None or not slot_handle.expects(incarnation):
-        raise TerminalRefused("it has ended")
+        raise TerminalRefused("the replica has ended")
     try:
         connection = connect(str(slot_handle.directory))
         # A line of this length always fits into the socket's buffer.
         connection.send(protocol.encode(shell_order(request)))
     except OSError:
-        raise TerminalRefused("it is starting or ending; try again") from None
+        raise TerminalRefused("the replica is starting or ending; try again") from None
     handle = await receive_handle(connection)
     if not request.port:
         return LocalTerminal(connection, handle, is_terminal=request.is_terminal)
@@ -234,7 +234,7 @@ async def receive_handle(connection: socket.socket) -> int:
         for handle in handles:
             os.close(handle)
         if isinstance(failure, TimeoutError):
-            raise TerminalRefused("its shim does not respond; try again") from None
+            raise TerminalRefused("the supervisor (shim) does not respond; try again") from None
         if isinstance(failure, OSError):
             raise TerminalRefused(_ENDED) from None
         raise

@@ -304,7 +304,7 @@ class Request:
     def __init__(self, head: messages.Head) -> None:
         words = head.first.split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-            raise messages.NotHttp("the first line is not that of an HTTP/1 request")
+            raise messages.NotHttp("the first line is not the request line of HTTP/1")
         self.head = head
         #: Length of the request's body in bytes, or a constant of `messages`.
         self.length = head.correct_length()

@@ -81,7 +81,7 @@ def read_head(stream: io.BufferedIOBase) -> Head | None:
     if not line:
         return None
     if not lines:
-        raise NotHttp("an empty line instead of a request")
+        raise NotHttp("the client sent an empty line instead of a request")
     return Head(lines[0], lines[1:])
 
 
@@ -99,7 +99,7 @@ def read_body(stream: io.BufferedIOBase, length: int) -> Iterator[bytes]:
             except ValueError:
                 size = -1
             if size < 0:
-                raise NotHttp("a chunk without a size")
+                raise NotHttp("a chunk of the body has no valid size")
             yield line
             if size:
                 yield from _exactly(stream, size + 2)

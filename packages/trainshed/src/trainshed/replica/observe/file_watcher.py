@@ -84,8 +84,8 @@ class FileWatcher:
             return b""
         except OSError as error:
             if error.errno == errno.ELOOP:
-                raise Unreadable("it is a link; write the file itself") from error
-            raise Unreadable("it cannot be read (%s)" % error.strerror) from error
+                raise Unreadable("the file is a symbolic link; write a regular file") from error
+            raise Unreadable("opening or reading the file failed (%s)" % error.strerror) from error
         return data if self._mask is None else self._mask.apply(data)
 
     def discard(self) -> None:
@@ -123,11 +123,11 @@ def _content(handle: int) -> bytes:
     for _ in range(_MAX_ATTEMPTS):
         before = os.fstat(handle)
         if not stat.S_ISREG(before.st_mode):
-            raise Unreadable("it is not a regular file; write it as a regular file")
+            raise Unreadable("the file is not a regular file; write a regular file")
         if before.st_nlink > 1:
             # The file has a second name, a hard link. The program may have linked a file that it may not
             # read, so this process must not read the file for the program.
-            raise Unreadable("it has another name elsewhere (a hard link); write the file itself")
+            raise Unreadable("the file has a second name (a hard link); write a new file")
         skipped = max(0, before.st_size - _MAX_BYTES)
         data = os.pread(handle, before.st_size - skipped, skipped)
         after = os.fstat(handle)

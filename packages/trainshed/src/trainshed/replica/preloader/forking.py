@@ -210,7 +210,7 @@ def _send_interpreter(to: socket.socket) -> "NoReturn":
         kernel.make_read_only("/", below=True)
         handles = [os.open(name, os.O_RDONLY) for name in (path, "/proc/self/ns/mnt")]
         if not os.path.samestat(os.fstat(handles[0]), os.stat(_EXE)):
-            raise OSError("%s has been replaced" % path)
+            raise OSError("the Python at %s was replaced during the start" % path)
         unix_sockets.send(to, b"opened", *handles)
     except OSError as error:
         unix_sockets.send(to, str(error).encode("utf-8", "replace"))

@@ -82,7 +82,7 @@ def _enter(message: "dict[str, Any]", handles: "list[int]") -> "list[int]":
     program would not have. Returns only in this child: a list with the file descriptor for its socket calls,
     empty if the shim does not handle them. Raises Cold."""
     if sorted(os.sched_getaffinity(0)) != message["processors"]:
-        raise Cold("the program may use other processors than the preloader")
+        raise Cold("the program may use other CPUs than the preloader")
     for handle in handles[: message["namespaces"]]:
         kernel.enter_namespace(handle, 0)
         os.close(handle)
@@ -93,7 +93,7 @@ def _enter(message: "dict[str, Any]", handles: "list[int]") -> "list[int]":
     until = time.monotonic() + _ADOPTION_TIMEOUT
     while os.getppid() != 1:
         if time.monotonic() > until:
-            raise Cold("the preloader's fork was not adopted in time")
+            raise Cold("the shim did not adopt the forked process in time")
         time.sleep(0.0001)
     os.setsid()
     os.umask(0o022)

@@ -204,13 +204,13 @@ def user_of(text: "str | None", root: str) -> "tuple[int, int, str]":
     name = name or "0"
     account = _entry(inside(root, "/etc/passwd"), name, 7)
     if account is None and not name.isdigit():
-        raise OSError("the image has no user %s in its /etc/passwd; give its number" % name)
+        raise OSError("the image has no user %s in its /etc/passwd; use a user ID" % name)
     user = int(account[2]) if account else int(name)
     number = int(account[3]) if account else 0
     if group:
         entry = _entry(inside(root, "/etc/group"), group, 4)
         if entry is None and not group.isdigit():
-            raise OSError("the image has no group %s in its /etc/group; give its number" % group)
+            raise OSError("the image has no group %s in its /etc/group; use a group ID" % group)
         number = int(entry[2]) if entry else int(group)
     home = account[5] if account and account[5] else "/root" if user == 0 else "/"
     return user, number, home
@@ -252,7 +252,7 @@ def inside(root: str, path: str) -> str:
             parts += link.strip("/").split("/")[::-1]
         else:
             place = step
-    raise OSError("%s: too many links in the image on the way" % path)
+    raise OSError("%s: this path in the image has too many symbolic links" % path)
 
 
 def _escape(path: str) -> str:

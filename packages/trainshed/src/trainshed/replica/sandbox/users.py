@@ -126,7 +126,7 @@ def _create_namespace(owner: int) -> "list[int]":
             opened.append(os.open("/proc/%d/%s" % (child, name), flags | os.O_CLOEXEC))
     except OSError as error:
         kernel.close_all(opened)
-        what = "a user namespace cannot be made: user.max_user_namespaces, or a policy (%s)"
+        what = "a user namespace cannot be created: user.max_user_namespaces or a policy forbids it (%s)"
         # The kernel reports this limit with the error number of a full disk, but the error is permanent.
         number = errno.EPERM if error.errno == errno.ENOSPC else error.errno
         raise OSError(number, what % error.strerror) from None

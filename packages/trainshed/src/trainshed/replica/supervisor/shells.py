@@ -25,8 +25,10 @@ from trainshed.replica.system import kernel, loop, processes, unix_sockets
 
 MAX_SHELLS = 8
 """Maximum number of open shells in one replica."""
-TOO_MANY = "%d shells are open in it already. Close one of them, then try again" % MAX_SHELLS
-NO_PROCESS = "no process can be started in it: %s"
+TOO_MANY = (
+    "%d shells are open in the replica already. Close one of them, then try again" % MAX_SHELLS
+)
+NO_PROCESS = "no process can be started in the replica: %s"
 _CONNECT_TIMEOUT = 5.0
 GRACE = 2.0
 """Seconds for a shell to exit after SIGHUP before it is killed."""
@@ -203,7 +205,7 @@ def _pass_port(order: protocol.Message, connection: socket.socket, main: program
             return
         except OSError:
             continue
-    refuse(connection, "no process of it listens at %s yet" % port)
+    refuse(connection, "no process of the replica listens at %s yet" % port)
 
 
 def _streams(

@@ -395,7 +395,7 @@ class Shim:
 
     def _write(self, connection: socket.socket, lines: list[str]) -> None:
         if self.transcript.waits or self._is_reaped:
-            cause = "the disk of its log is full or read-only. Free space on it, then try again"
+            cause = "the disk of the log is full or read-only. Free space on it, then try again"
             self._clients.answer(connection, {"e": "refused", "cause": cause})
             return
         self.transcript.add_lines(lines)
@@ -408,7 +408,7 @@ class Shim:
             self._clients.release(connection)
             self._shells.open(order, connection)
             return
-        cause = "its program has %s" % ("ended" if self._started else "not started yet")
+        cause = "the replica's program has %s" % ("ended" if self._started else "not started yet")
         self._clients.answer(connection, {"e": "refused", "cause": cause})
 
     def _inject(self, kind: str) -> None:

@@ -70,7 +70,8 @@ def unshare(flags: int) -> None:
     except OSError as error:
         # The error number also indicates a full disk, which is temporary. So replace it.
         if error.errno == errno.ENOSPC:
-            raise OSError(errno.EPERM, "the sysctls user.max_*_namespaces allow no more") from None
+            text = "the sysctls user.max_*_namespaces allow no more namespaces"
+            raise OSError(errno.EPERM, text) from None
         raise
 
 
