@@ -185,8 +185,11 @@ def _tar_bomb() -> bytes:
 
 
 _BOMBS = {
-    "p.tar.gz": (_tar_bomb, "the limit of unpacked bytes"),
-    "members.zip": (lambda: zip_of_many(2 * MAX_MEMBERS), "the limit of members"),
+    "p.tar.gz": (_tar_bomb, "unpacks to more than 8 GiB"),
+    "members.zip": (
+        lambda: zip_of_many(2 * MAX_MEMBERS),
+        f"contains more than {MAX_MEMBERS} files",
+    ),
 }
 
 

@@ -24,7 +24,11 @@ workerPoolSpecs:
 
 @pytest.mark.parametrize(
     ("text", "output"),
-    [("", "The file is empty."), ("# all of it\n", "The file is empty."), ("[1]", "not an object")],
+    [
+        ("", "The job file is empty."),
+        ("# all of it\n", "The job file is empty."),
+        ("[1]", "contains no fields"),
+    ],
 )
 def test_job_file_without_an_object_is_rejected(text: str, output: str) -> None:
     with pytest.raises(JobFileError, match=output):

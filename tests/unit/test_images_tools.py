@@ -117,7 +117,7 @@ def test_hanging_container_tool_is_killed_with_all_child_processes(tmp_path: Pat
     """spec/runtimes#builds: a command that exceeds its time limit fails with the reason."""
     program(tmp_path, "podman", "sleep 60 & echo $! > child; wait")
     commands = Commands(str(tmp_path / "podman"), os.environ, quick=0.3)
-    with pytest.raises(ToolFailed, match="did not answer within 0 seconds"):
+    with pytest.raises(ToolFailed, match="did not finish within 0 seconds"):
         commands.query("info")
 
 
@@ -152,7 +152,7 @@ def test_hanging_container_tool_does_not_block_the_service_stop(tmp_path: Path) 
     images.close()
     searching.join(30)
     assert not searching.is_alive()
-    assert "being stopped" in images.missing()
+    assert "the service is stopping" in images.missing()
 
 
 def test_abandoned_image_pull_is_stopped_with_all_child_processes(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_abandoned_image_pull_is_stopped_with_all_child_processes(tmp_path: Path
         stop.request()
         assert alive.read() == ""
     pulling.join(30)
-    assert "no job waits for it any more" in str(failures[0])
+    assert "no job needs the image any more" in str(failures[0])
 
 
 def test_output_lines_of_an_image_pull_are_reported_as_progress(tmp_path: Path) -> None:

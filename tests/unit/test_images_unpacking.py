@@ -123,5 +123,7 @@ def test_error_of_image_unpacking_is_the_first_failure(tmp_path: Path) -> None:
 
 def test_image_larger_than_the_disk_is_rejected(tmp_path: Path) -> None:
     """spec/operations#errors: the image is rejected before it fills the disk."""
-    with pytest.raises(DiskFull, match=r"it needs 1,000,000.0 GB unpacked, and .* are free"):
+    with pytest.raises(
+        DiskFull, match=r"the image needs 1,000,000.0 GB unpacked, but only .* are free"
+    ):
         unpacking.check_room(tmp_path, 10**15)

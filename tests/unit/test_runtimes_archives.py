@@ -50,9 +50,7 @@ def test_oversized_metadata_file_is_rejected(
     tmp_path: Path, name: str, pack: Callable[[Path, dict[str, bytes]], Path], metadata: str
 ) -> None:
     path = pack(tmp_path / name, {f"p-1/{metadata}": bytes(MAX_METADATA + 1)})
-    with pytest.raises(
-        ArchiveRejected, match=r"p-1/.* has more than 4 MiB \(the limit of metadata files\)"
-    ):
+    with pytest.raises(ArchiveRejected, match=r"p-1/.* of more than 4 MiB, which is the limit"):
         is_buildable(path)
 
 
@@ -72,7 +70,7 @@ def test_deeply_nested_toml_is_rejected(
     path = pack(tmp_path / name, {"p-1/pyproject.toml": _NESTED})
     # Objects of other tests must not be finalized at the recursion limit.
     gc.collect()
-    with pytest.raises(ArchiveRejected, match=r"nested too deep .*the depth of TOML"):
+    with pytest.raises(ArchiveRejected, match="nested too deeply"):
         is_buildable(path)
 
 
@@ -80,9 +78,7 @@ def test_archive_above_the_unpacked_size_limit_is_rejected(tmp_path: Path) -> No
     path = tmp_path / "p.tar.gz"
     # The declared size is enough; no further data is read.
     path.write_bytes(gzip.compress(header("p-1/a", 3 << 30) + bytes(1 << 20)))
-    with pytest.raises(
-        ArchiveRejected, match=r"unpacks to more than 2 GiB \(the limit of unpacked bytes\)"
-    ):
+    with pytest.raises(ArchiveRejected, match="unpacks to more than 2 GiB, which is the limit"):
         is_buildable(path, 2 << 30)
     wheel = _zip(tmp_path / "p.whl", {"a": bytes(3 << 20), "b": bytes(3 << 20)})
     with pytest.raises(ArchiveRejected, match="unpacks to more than 4 MiB"):
@@ -94,7 +90,7 @@ def test_archive_file_above_the_size_limit_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "p.tar"
     with path.open("wb") as file:
         file.truncate(2 << 20)
-    with pytest.raises(ArchiveRejected, match="has more than 1 MiB"):
+    with pytest.raises(ArchiveRejected, match="is larger than 1 MiB"):
         is_buildable(path, 1 << 20)
 
 
@@ -106,13 +102,11 @@ def test_archive_with_too_many_members_is_rejected(
     monkeypatch.setattr(archives, "MAX_MEMBERS", few)
     tar = tmp_path / "p.tar.gz"
     tar.write_bytes(gzip.compress(header("p-1/a") * (few + 1), 1))
-    with pytest.raises(
-        ArchiveRejected, match=rf"has more than {few} members \(the limit of members"
-    ):
+    with pytest.raises(ArchiveRejected, match=f"contains more than {few} files and directories"):
         is_buildable(tar)
     zipped = tmp_path / "p.zip"
     zipped.write_bytes(zip_of_many(few + 1))
-    with pytest.raises(ArchiveRejected, match=f"has more than {few} members"):
+    with pytest.raises(ArchiveRejected, match=f"contains more than {few} files and directories"):
         is_buildable(zipped)
 
 
@@ -147,7 +141,7 @@ def _refusal_with(memory: int, archive: Path) -> str:
 def test_archive_with_undeclared_members_is_rejected_by_the_memory_limit(tmp_path: Path) -> None:
     (tmp_path / "p.zip").write_bytes(zip_of_many(110_000, declared=1))
     refusal = _refusal_with(32 << 20, tmp_path / "p.zip")
-    assert "memory for opening it" in refusal
+    assert "of memory, which is the limit" in refusal
 
 
 def test_archive_with_endless_tar_headers_is_rejected_by_the_memory_limit(tmp_path: Path) -> None:
@@ -157,7 +151,7 @@ def test_archive_with_endless_tar_headers_is_rejected_by_the_memory_limit(tmp_pa
         packed.write(header("p-1/x", size, tarfile.XHDTYPE))
         for _ in range(size >> 24):
             packed.write(bytes(1 << 24))
-    assert "memory for opening it" in _refusal_with(32 << 20, tmp_path / "p.tar.xz")
+    assert "of memory, which is the limit" in _refusal_with(32 << 20, tmp_path / "p.tar.xz")
 
 
 def test_archives_that_take_too_long_to_read_are_rejected(
@@ -166,7 +160,9 @@ def test_archives_that_take_too_long_to_read_are_rejected(
     monkeypatch.setattr(archives, "MAX_SECONDS", 0.2)
     with gzip.open(tmp_path / "p.tar.gz", "wb", compresslevel=1) as packed:
         packed.write(header("p-1/a", 1 << 26) + bytes(1 << 26))
-    with pytest.raises(ArchiveRejected, match=r"more than 0.2 seconds .*\(the limit of time\)"):
+    with pytest.raises(
+        ArchiveRejected, match=r"more than 0.2 seconds of processor time, which is the limit"
+    ):
         archives.are_buildable([str(tmp_path / "p.tar.gz")] * 200)
 
 
@@ -201,5 +197,5 @@ def test_metadata_of_wheels_is_read_and_ignored_for_source_or_damaged_archives(
     paths = map(str, (wheel, source, broken))
     assert archives.metadata_of_wheels(paths) == ["Name: b", ""]
     _zip(wheel, {"b.dist-info/METADATA": bytes(MAX_METADATA + 1)})
-    with pytest.raises(ArchiveRejected, match="the limit of metadata files"):
+    with pytest.raises(ArchiveRejected, match="of more than 4 MiB, which is the limit"):
         archives.metadata_of_wheels([str(wheel)])

@@ -100,7 +100,7 @@ def test_object_names_cannot_cause_path_traversal(service: FakeService, tmp_path
     service.on("GET", f"{OBJECTS}/d/../../evil", b"x")
     result = service.cli("buckets", "cp", "-r", "gs://b/d", str(tmp_path / "here"))
     assert result.exit_code == 1
-    assert "cannot be a file below" in result.stderr
+    assert "cannot be saved below" in result.stderr
     assert not (tmp_path.parent / "evil").exists()
 
 

@@ -241,7 +241,7 @@ def test_oversized_program_directory_is_rejected_unread(tmp_path: Path) -> None:
         pack(tmp_path, "", ())
     for name in ("caf\udce9", "a\nb"):
         (tmp_path / name).touch()
-        with pytest.raises(PackagingError, match="contains characters that no package can have"):
+        with pytest.raises(PackagingError, match="contains control characters or is not UTF-8"):
             pack(tmp_path, "", ())
         (tmp_path / name).unlink()
     (tmp_path / "note.ipynb").touch()
@@ -376,7 +376,7 @@ def test_job_files_of_both_apis_are_submitted(
         (("PROGRAM/other.py", "--memory=64G"), "sets memory: --machine-type n1-highmem-16."),
         (("PROGRAM/other.py", "--gpus", "3"), "can have 1, 2, 4, 8, 16 GPUs"),
         (("PROGRAM/other.py", "--env", "A"), "'A' has no value. Write NAME=VALUE."),
-        (("PROGRAM/other.py", "--requirements", "-e ."), "options are not supported"),
+        (("PROGRAM/other.py", "--requirements", "-e ."), "options of pip are not supported"),
         (("PROGRAM",), "--module FILE.py"),
         (("PROGRAM/other.py", "--trials", "9"), "--trials need a parameter to tune"),
         (("PROGRAM/other.py", "--tune", "lr=1..2"), "Add --minimize loss or --maximize accuracy"),
@@ -389,7 +389,10 @@ def test_job_files_of_both_apis_are_submitted(
             "b=0..1:log: a range on a log scale must start above 0; "
             "c: the parameter does not have the form NAME=VALUES.",
         ),
-        (("-f", "PROGRAM/other.py", "--gpus", "1", "--", "x"), "omit --gpus, arguments"),
+        (
+            ("-f", "PROGRAM/other.py", "--gpus", "1", "--", "x"),
+            "--gpus, arguments after -- cannot be combined with a job file",
+        ),
         (("x.py", "--local", "--detach", "--as=json"), "--local excludes --detach, --as"),
     ],
 )

@@ -204,7 +204,7 @@ def test_rejected_archive_is_reported_and_not_executed(place: Path, level: str) 
         archive.writestr("p-1/PKG-INFO", bytes(8 << 20))
     done = _run(replace(_confinement(place, level), archives=(str(source),)), "/bin/echo", "ran")
     assert (done.code, done.output) == (1, "")
-    assert "(the limit of metadata files)" in str(done.verdict)
+    assert "of more than 4 MiB, which is the limit" in str(done.verdict)
 
 
 def test_broken_isolation_level_is_not_replaced_by_a_weaker_one(place: Path) -> None:

@@ -203,7 +203,9 @@ async def test_only_the_leader_stores_a_new_job_that_has_already_started(store: 
     epoch = await store.ledger.acquire("b")
     job = replace(make_job(1), state=JobState.PREPARING)
     made = NewWork(job, (entry("created"), entry("admitted")))
-    with pytest.raises(StaleCommit, match=f"epoch {former} has ended"):
+    with pytest.raises(
+        StaleCommit, match=rf"a newer controller has replaced this one \(epoch {former}\)"
+    ):
         await store.ledger.create_admitted(former, made)
     await store.ledger.create_admitted(epoch, made)
     live = await load_job(store, 1)

@@ -292,7 +292,7 @@ async def test_fetch_to_a_full_disk_fails_without_leftovers(site: Site) -> None:
     manifest = await site.library.manifest([str(site.put_bytes("one", 8))])
     answer = await (node := site.node("66m")).fetch(manifest)
     assert answer.startswith("EngineUnavailable node3 did not receive")
-    assert "it needs 8 MiB, but 6" in answer
+    assert "the directory needs 8 MiB, but only 6" in answer
     assert not any("one" in name for name in node.names())
 
 

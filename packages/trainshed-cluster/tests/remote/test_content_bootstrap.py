@@ -74,7 +74,7 @@ def test_agent_runs_only_code_that_the_service_sent(code: AgentCode, tmp_path: P
     document = b"12\n" + zlib.compress(b"none")
     status, _, errors = _run(code, tmp_path / "node", module=AGENT, document=document)
     assert status == 1
-    assert "ValueError: cannot read the agent's document" in errors
+    assert "ValueError: cannot read the agent's startup document" in errors
     assert f"{tmp_path}/node/code/{code.digest}/trainshed_cluster/remote/agent_process.py" in errors
 
 
@@ -96,7 +96,7 @@ def test_agents_run_on_every_supported_python(tmp_path: Path) -> None:
         node = tmp_path / f"node{number}"
         status, _, errors = _run(code, node, module=AGENT, document=document, python=str(path))
         assert status == 1, errors
-        assert "ValueError: cannot read the agent's document" in errors
+        assert "ValueError: cannot read the agent's startup document" in errors
         assert f"{node}/code/{code.digest}/trainshed_cluster/remote/agent_process.py" in errors
     if not others:
         pytest.skip("NOT TESTED: agents by other versions of Python: none is installed")
@@ -117,7 +117,7 @@ def test_agent_with_a_truncated_document_does_not_start(code: AgentCode, tmp_pat
     document = b"99\n" + zlib.compress(b"none")
     status, out, errors = _run(code, tmp_path / "node", module=AGENT, document=document)
     assert (status, out) == (1, "")
-    assert "EOFError: the agent's document is incomplete" in errors
+    assert "EOFError: the agent's startup document is incomplete" in errors
 
 
 def test_long_document_arrives_completely(code: AgentCode, tmp_path: Path) -> None:

@@ -169,7 +169,10 @@ class ConsoleApplication:
             return self._add_security_headers(answer)
         matched = self._pages.match("GET", call.raw_path)
         if matched is None:
-            raise CallRejected(StatusCode.NOT_FOUND, f"The page {call.path[:200]} does not exist.")
+            raise CallRejected(
+                StatusCode.NOT_FOUND,
+                f"The page {call.path[:200]} does not exist. Check the address.",
+            )
         page, variables = matched
         visit = self._visit(call, principal, variables)
         return await self._render(visit, await page(visit))
@@ -194,7 +197,9 @@ class ConsoleApplication:
         path = call.raw_path.removeprefix("/events")
         matched: tuple[Page, dict[str, str]] | None = self._pages.match("GET", path)
         if matched is None:
-            raise CallRejected(StatusCode.NOT_FOUND, f"The page {path[:200]} does not exist.")
+            raise CallRejected(
+                StatusCode.NOT_FOUND, f"The page {path[:200]} does not exist. Check the address."
+            )
         page, variables = matched
         inner = call.with_path(path.encode("latin-1"))
         visit = self._visit(inner, principal, variables)
@@ -319,7 +324,10 @@ class ConsoleApplication:
         The page behind the link requires a confirmation if another browser started the sign-in."""
         if "code" not in call.query:
             cause = call.query.get("error_description") or call.query.get("error") or "nothing"
-            raise Unauthenticated(f"The issuer did not sign you in. It reports: {cause[:300]}.")
+            raise Unauthenticated(
+                f"The issuer did not sign you in. It reports: {cause[:300]}. Sign in again, or ask the "
+                "operator of this service."
+            )
         state, sender = call.query.get("state", ""), call.query.get("iss", "")
         sign_in = await self._signing_in.finish(state, call.query["code"], sender, call.path)
         code = self._sessions.link_code(sign_in.shown)
@@ -388,7 +396,10 @@ class ConsoleApplication:
         it."""
         scheme, _, token = call.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
-            raise CallRejected(StatusCode.UNAUTHENTICATED, "Send `Authorization: Bearer TOKEN`.")
+            raise CallRejected(
+                StatusCode.UNAUTHENTICATED,
+                "The request contains no token. Send the header `Authorization: Bearer TOKEN`.",
+            )
         code = self._sessions.link_code(await self._sessions.credential_of(token.strip()))
         return self._json({"uri": self._facts.login_link(code)})
 
@@ -492,7 +503,7 @@ async def _form(call: Request, most: int) -> dict[str, str]:
     except ValueError:
         raise CallRejected(
             StatusCode.INVALID_ARGUMENT,
-            f"The form has too many fields. The limit is {_MAX_FORM_FIELDS}.",
+            f"The form has too many fields. The limit is {_MAX_FORM_FIELDS}. Send fewer fields.",
         ) from None
 
 

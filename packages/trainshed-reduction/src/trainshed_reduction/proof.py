@@ -112,7 +112,9 @@ def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float
     exceptions as `connect`."""
     challenge = _expect(connection, Kind.CHALLENGE, deadline)
     if len(challenge) != wire.NONCE:
-        raise wire.Malformed("the challenge has {} bytes".format(len(challenge)))
+        raise wire.Malformed(
+            f"the challenge of the reducer has {len(challenge)} bytes instead of {wire.NONCE}"
+        )
     greeting = sign(token, hello, challenge)
     connection.settimeout(_remaining(deadline))
     connection.sendall(frame(Kind.HELLO, greeting))
@@ -130,7 +132,7 @@ def _expect(connection: socket.socket, kind: Kind, deadline: float) -> bytes:
     if header.kind is Kind.ERROR:
         raise WorkerRejected(payload.decode(errors="replace"))
     if header.kind is not kind:
-        raise wire.Malformed("{} arrived instead of {}".format(header.kind.name, kind.name))
+        raise wire.Malformed(f"a frame of kind {header.kind.name} arrived instead of {kind.name}")
     return payload
 
 
@@ -142,7 +144,9 @@ def read_frame(
     ConnectionResetError if the connection ends."""
     header = wire.unpack(_read(connection, wire.HEADER.size, deadline))
     if header.nbytes > limit:
-        raise wire.Malformed("a {} frame is too long".format(header.kind.name))
+        raise wire.Malformed(
+            f"a {header.kind.name} frame has {header.nbytes} bytes; the limit is {limit}"
+        )
     return header, bytes(_read(connection, header.nbytes, deadline))
 
 

@@ -60,7 +60,10 @@ class Admission:
             try:
                 await collection.list()
             except ApiFailure as failure:
-                raise start_error(failure, "Kueue's workloads (chart: kueue=true)") from failure
+                raise start_error(
+                    failure,
+                    "Kueue's workloads (to grant this right, set kueue=true in the Helm chart)",
+                ) from failure
             self._tasks.keep(collection.follow, f"kubernetes: watching {path}")
         self._tasks.begin(self._delete_strays(), "kubernetes: deleting old workloads")
 

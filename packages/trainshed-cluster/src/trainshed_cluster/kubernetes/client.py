@@ -267,7 +267,9 @@ def _decode(answer: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(answer, type=kind)
     except (ValueError, RecursionError) as failure:
-        raise ClusterUnavailable(f"cannot parse the API's response: {failure}") from failure
+        raise ClusterUnavailable(
+            f"cannot parse the response of the Kubernetes API: {failure}"
+        ) from failure
 
 
 def _error_of(answer: httpx2.Response) -> ApiFailure | ClusterUnavailable:

@@ -133,7 +133,9 @@ class KubernetesCluster:
             await self._nodes.list()
             await self._list_pods(client)
         except ApiFailure as failure:
-            raise start_error(failure, "nodes and Pods (rights: docs/kubernetes.md)") from failure
+            raise start_error(
+                failure, "nodes and Pods (for the required rights, see docs/kubernetes.md)"
+            ) from failure
         if self._settings.queue == "kueue":
             self._admission = Admission(client, self._service, self._mark_changed, self._has_any_of)
             await self._admission.start(self._namespaces())
@@ -211,7 +213,7 @@ class KubernetesCluster:
         self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes
     ) -> None:
         if tuple(argv) != self._command:
-            raise ValueError("every agent of a cluster is started by the same command")
+            raise ValueError("all agents of a cluster must be started by the same command")
         pod = self._own.pods.get(allocation.name)
         if (
             pod is None
@@ -258,8 +260,8 @@ class KubernetesCluster:
         pod = self._own.pods.get(name)
         if pod is None:
             raise AgentsMayLive(
-                f"the Pod of {name} no longer exists, and its end was not observed. If it was deleted by "
-                "force, its programs may run until the lease ends"
+                f"the Pod of {name} no longer exists, and the service did not observe its end. If it was "
+                "deleted by force, its programs may run until the lease ends"
             )
         if pod.is_over:
             return self._own.end_of(pod)
@@ -370,7 +372,10 @@ class KubernetesCluster:
             if failing_since and time.monotonic() - failing_since > minutes * 60:
                 delay = states.delay(now)
                 why = delay.message if delay else "its container did not start"
-                raise ClusterRefused(f"{why}; Kubernetes has retried for {minutes:g} min")
+                raise ClusterRefused(
+                    f"{why}; Kubernetes has retried for {minutes:g} min, the limit of pull_minutes in "
+                    "[engines.kubernetes]"
+                )
             return None
 
         return await self._wait_for(running_or_none)
@@ -498,7 +503,8 @@ class KubernetesCluster:
             raise ClusterUnavailable(f"{name}: {failure}") from failure
         if not await self._ends_within(_DELETE_TIMEOUT, name):
             raise ClusterUnavailable(
-                f"Pod {pod.metadata.name} does not end; its node {pod.spec.node_name} does not respond"
+                f"Pod {pod.metadata.name} does not end, because its node {pod.spec.node_name} does not "
+                "respond"
             )
         if name in self._own.vanished:
             raise ClusterUnavailable(

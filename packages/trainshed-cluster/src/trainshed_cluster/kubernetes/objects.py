@@ -25,7 +25,7 @@ def parse_quantity(quantity: str | int) -> float:
     """Parse a quantity of Kubernetes. Raises ValueError if the text is not a quantity."""
     match = _QUANTITY.fullmatch(str(quantity))
     if match is None:
-        raise ValueError(f"{quantity!r} is not a quantity such as 500m or 2Gi")
+        raise ValueError(f"{quantity!r} is not a quantity of Kubernetes, such as 500m or 2Gi")
     number, suffix = float(match[1]), match[2] or ""
     if suffix[:1] in ("e", "E") and suffix != "E" and not suffix.endswith("i"):
         return number * 10.0 ** int(suffix[1:])

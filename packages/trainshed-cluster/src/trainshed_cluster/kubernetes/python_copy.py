@@ -51,7 +51,8 @@ def main(target: Path) -> None:
             loader = path.name
     if not loader:
         raise SystemExit(
-            f"{sys.executable} does not use glibc's loader, so that it cannot be copied"
+            f"{sys.executable} cannot be copied, because it does not use the loader of glibc; use a Python "
+            "that is built for glibc"
         )
     (libraries / LOADER).symlink_to(loader)
     (target / "bin").mkdir()

@@ -97,7 +97,9 @@ class Registries:
         if manifest.config is None:
             manifest = repository.manifest(_choose_manifest(manifest))
         if manifest.config is None:
-            raise UnreadableImage(f"the object of that name at {host} is not an image")
+            raise UnreadableImage(
+                f"the registry {host} stores an object of that name that is not an image"
+            )
         configuration = repository.get(f"blobs/{manifest.config.digest}", _Configuration, ())
         started = configuration.config or _ImageConfig()
         return Image(
@@ -127,7 +129,7 @@ class Registries:
             return None
         except (OSError, ValueError, AttributeError) as failure:
             raise UnreadableImage(
-                f"cannot read the credentials in {self._auth} ({failure})"
+                f"cannot read the registry credentials in {self._auth} ({failure})"
             ) from failure
         names = [host, f"https://{host}", "https://index.docker.io/v1/"][
             : 2 + (host == _DOCKER_HUB)
@@ -170,7 +172,7 @@ class _Repository:
             return f"Basic {self._login}"
         if scheme.lower() != "bearer":
             raise UnreadableImage(
-                f"{self._base} requires credentials, and none are configured (see docker login)"
+                f"the registry {self._base} requires credentials, and none are configured (see docker login)"
             )
         parameters = _parameters(rest)
         realm = parameters.pop("realm", "")
@@ -178,7 +180,8 @@ class _Repository:
             self._base.startswith("http:") and realm.startswith("http:")
         ):
             raise UnreadableImage(
-                f"{self._base} requests credentials for {realm or 'an empty URL'}, which is not https"
+                f"the registry {self._base} requests credentials for {realm or 'an empty URL'}, which is "
+                "not https"
             )
         parameters.setdefault("scope", f"repository:{self._path}:pull")
         url = f"{realm}?{urlencode(parameters)}"
@@ -203,9 +206,13 @@ def _fetch(url: str, headers: Mapping[str, str], authorization: str | None) -> b
         raise
     except (OSError, ValueError, http.client.HTTPException) as failure:
         reason = getattr(failure, "reason", failure)
-        raise UnreadableImage(f"{_host_of(url)} does not respond ({reason})") from failure
+        raise UnreadableImage(
+            f"the registry {_host_of(url)} does not respond ({reason})"
+        ) from failure
     if len(content) > _MAX_BYTES:
-        raise UnreadableImage(f"{_host_of(url)} sent more than {_MAX_BYTES >> 20} MiB")
+        raise UnreadableImage(
+            f"the registry {_host_of(url)} sent more than {_MAX_BYTES >> 20} MiB, which is the limit"
+        )
     return content
 
 
@@ -222,7 +229,7 @@ def _decode(content: bytes, kind: type[Any], base: str) -> Any:
         return msgspec.json.decode(content, type=kind)
     except (ValueError, RecursionError) as failure:
         raise UnreadableImage(
-            f"cannot parse the response of {_host_of(base)} ({failure})"
+            f"cannot parse the response of the registry {_host_of(base)} ({failure})"
         ) from failure
 
 

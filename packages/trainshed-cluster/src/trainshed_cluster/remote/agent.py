@@ -240,12 +240,16 @@ class Agent:
         await connection.send(hello)
         welcome = await connection.receive()
         if not isinstance(welcome, messages.Welcome):
-            raise ChannelClosed(f"unexpected first message: {type(welcome).__name__}")
+            raise ChannelClosed(
+                f"the first message of the service is {type(welcome).__name__} instead of Welcome"
+            )
         if self._is_resting:
             # The service recorded that an attempt adopts this agent, but was killed before this agent
             # received the order. Exit, because this agent does not know the attempt.
             self._exit_requested.set()
-            raise ChannelClosed("the adoption of this agent was interrupted")
+            raise ChannelClosed(
+                "the service was interrupted while it assigned this agent to an attempt, so this agent exits"
+            )
         self._lease.restart(sent_at)
         self._sender.resume(welcome.sizes)
         self._pending_news.clear()
@@ -339,7 +343,10 @@ class Agent:
                 return messages.Slots(order.number, await engine.allocate(uid, attempt, here))
             case messages.Provide(content=content):
                 if self._cache is None:
-                    raise EngineUnavailable("this agent has no cache directory for content")
+                    raise EngineUnavailable(
+                        "this agent cannot receive environments and packages, because it has no cache "
+                        "directory"
+                    )
                 await self._cache.fetch_all(content, lambda path: self._dialer.open(CONTENT + path))
             case messages.Launch():
                 plans = [with_own_image(plan) for plan in order.plans]
@@ -382,7 +389,9 @@ class Agent:
                 self._sender = StreamSender(self._engine.streams, job_uid, attempt)
                 self._sender.resume(sizes)
             case _:
-                raise EngineUnavailable(f"this agent does not support {type(order).__name__}")
+                raise EngineUnavailable(
+                    f"this agent does not support the order {type(order).__name__} of the service"
+                )
         return messages.Answer(order.number)
 
     async def _reset_news(self) -> None:

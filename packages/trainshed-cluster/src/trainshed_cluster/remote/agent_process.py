@@ -52,10 +52,13 @@ def require_user(name: str) -> None:
     try:
         wanted = pwd.getpwnam(name).pw_uid
     except KeyError:
-        raise OSError(f"user {name}, who owns the programs, does not exist on this node") from None
+        raise OSError(
+            f"user {name}, who owns the programs, does not exist on this node; create the user on all nodes"
+        ) from None
     if wanted != os.geteuid():
         raise OSError(
-            f"user {name} has the id {wanted} here, but this process runs as user {os.geteuid()}"
+            f"user {name} has the ID {wanted} on this node, but this process runs as user {os.geteuid()}; "
+            "use the same ID on all machines"
         )
 
 

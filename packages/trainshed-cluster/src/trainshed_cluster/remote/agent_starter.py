@@ -77,7 +77,7 @@ class AgentStarter:
             if left := here - set(allocation.nodes):
                 await self._move_displaced(gang, index, allocation)
                 raise ClusterUnavailable(
-                    f"{allocation.name} no longer includes {', '.join(sorted(left))}"
+                    f"the allocation {allocation.name} no longer includes {', '.join(sorted(left))}"
                 )
             inputs = await asyncio.to_thread(self._inputs, gang.record, agents)
             await asyncio.gather(*map(partial(self._start, allocation), agents, inputs))

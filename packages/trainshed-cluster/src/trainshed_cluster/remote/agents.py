@@ -323,7 +323,7 @@ class Agents:
                 agent.acknowledge(number)
                 self._update_skew(agent, self._reading(news.clock))
             case _:
-                raise ChannelClosed(f"unexpected message: {type(news).__name__}")
+                raise ChannelClosed(f"the agent sent an unexpected message: {type(news).__name__}")
 
     def _handle_end(self, gang: Gang, agent: AgentHandle, end: Ended) -> None:
         gang.record_end(end)

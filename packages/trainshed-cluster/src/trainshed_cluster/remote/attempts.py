@@ -69,7 +69,8 @@ class Attempts:
         replica_slot = gang.record.replica_slot(replica) if gang else None
         if gang is None or replica_slot is None:
             raise LaunchRejected(
-                f"{replica} of job {job_uid}, attempt {attempt}, has no slot; allocate first"
+                f"{replica} of job {job_uid}, attempt {attempt}, cannot start, because no slot is allocated "
+                "for it"
             )
         return gang, replica_slot
 

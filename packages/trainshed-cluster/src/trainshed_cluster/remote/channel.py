@@ -103,7 +103,9 @@ class Channel(Generic[Sent, Received]):
         except asyncio.IncompleteReadError as end:
             is_torn = self._incoming_length is not None or end.partial
             raise self._abort(
-                ConnectionResetError("in the middle of a message") if is_torn else None
+                ConnectionResetError("the connection was lost in the middle of a message")
+                if is_torn
+                else None
             ) from None
         except OSError as error:
             raise self._abort(error) from error
@@ -126,7 +128,7 @@ class Channel(Generic[Sent, Received]):
         length = len(frame) - _LENGTH_BYTES
         if length > MAX_MESSAGE_BYTES:
             raise MessageTooLong(
-                f"{type(message).__name__} has {length} bytes; the limit is {MAX_MESSAGE_BYTES}"
+                f"the message {type(message).__name__} has {length} bytes; the limit is {MAX_MESSAGE_BYTES}"
             )
         frame[:_LENGTH_BYTES] = length.to_bytes(_LENGTH_BYTES)
         return frame

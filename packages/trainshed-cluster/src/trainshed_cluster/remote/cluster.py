@@ -70,7 +70,9 @@ class AllocationName(Struct, frozen=True, order=True, rename={"index": "part"}):
         allocation's name."""
         prefix, service, *numbers = name.split("-")
         if prefix != "trainshed" or len(numbers) != 3 or not all(map(str.isdecimal, numbers)):
-            raise ValueError(f"{name!r} is not the name of an allocation")
+            raise ValueError(
+                f"{name!r} is not the name of an allocation, such as trainshed-SERVICE-7-1-0"
+            )
         uid, attempt, index = map(int, numbers)
         return AllocationName(service, JobUid(uid), attempt, index)
 

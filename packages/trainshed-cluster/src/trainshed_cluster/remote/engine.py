@@ -270,7 +270,9 @@ class RemoteEngine(NoTerminals):
         EngineUnavailable if the replica has ended."""
         agent = self._agent(job_uid, attempt, replica)
         if agent is None:
-            raise EngineUnavailable("the replica has ended")
+            raise EngineUnavailable(
+                f"cannot write to the log of {replica}, because the replica has ended"
+            )
         await agent.call(messages.WriteLog(replica=replica, lines=tuple(lines)))
 
     async def readmit(self, node: str) -> None:

@@ -63,10 +63,12 @@ def check_answer(line: str) -> None:
     if kind == YES:
         return
     if kind == NOT_ADMITTED:
-        raise NotAdmitted(why or "No agent of this name is expected.")
+        raise NotAdmitted(why or "The service expects no agent of this name.")
     if kind.startswith("-"):
         raise HubRefused(why or kind)
-    raise ConnectionError("The server at that address is not a hub of Trainshed.")
+    raise ConnectionError(
+        "The server at that address is not the agent port of a Trainshed service."
+    )
 
 
 async def forward(left: Streams, right: Streams) -> None:

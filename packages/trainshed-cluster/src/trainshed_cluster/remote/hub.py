@@ -170,7 +170,7 @@ class Hub(Generic[Sent, Received]):
         key = name, stream
         future: asyncio.Future[Channel[Any, Any]] = asyncio.get_running_loop().create_future()
         if key in self._expected:
-            raise ValueError(f"stream {stream!r} is already expected")
+            raise ValueError(f"a stream named {stream!r} is already expected")
         self._expected[key] = received, future
 
         def over(done: "asyncio.Future[Channel[Any, Any]]") -> None:
@@ -331,7 +331,7 @@ class Hub(Generic[Sent, Received]):
                         "agent %s: rejected the preamble %r of another agent's replica", name, line
                     )
                     raise ConnectionRefusedError(
-                        "the preamble does not belong to a replica of this agent"
+                        "the first line of the connection does not identify a replica of this agent"
                     )
                 inner[1].write(line + b"\n")
             await greeting.forward(streams, inner)

@@ -356,7 +356,7 @@ def read_document(stream: IO[bytes]) -> AgentDocument:
         size = int(line or b"0")
         data = stream.read(size)
         if not size or len(data) < size:
-            raise EOFError("the agent's document is incomplete")
+            raise EOFError("the agent's startup document is incomplete")
         return msgspec.msgpack.decode(zlib.decompress(data), type=AgentDocument)
     except (ValueError, zlib.error) as error:
-        raise ValueError(f"cannot read the agent's document: {error}") from error
+        raise ValueError(f"cannot read the agent's startup document: {error}") from error

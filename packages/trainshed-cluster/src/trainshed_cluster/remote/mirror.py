@@ -130,7 +130,8 @@ class StreamCopies:
             size = file.tell()
             if part.offset > size:
                 raise StreamGap(
-                    f"{part.file} has {size} bytes here, but the sender continues at byte {part.offset}"
+                    f"{part.file} has {size} bytes here, but the sender continues at byte {part.offset}, so "
+                    "bytes are missing"
                 )
             # Skip bytes that the copy already contains, because an agent may send them again.
             file.write(part.data[size - part.offset :])

@@ -154,7 +154,9 @@ class SlotAllocator:
             if not preparing.done():
                 raise self._waiting_error(gang)
             if preparing.cancelled():
-                raise EngineUnavailable("the attempt was stopped or released")
+                raise EngineUnavailable(
+                    "the start was cancelled, because the attempt was stopped or released"
+                )
             gang.raise_rejection()
             preparing.result()
 

@@ -144,7 +144,9 @@ class SlurmClient:
                     error_text = commands.error_text((await error_reader).decode(errors="replace"))
                     raise ClusterUnavailable(f"{what}: {error_text or 'its step ended at once'}")
         except TimeoutError:
-            raise ClusterUnavailable(f"{what}: no step within {_STEP_TIMEOUT:g} s") from None
+            raise ClusterUnavailable(
+                f"{what}: Slurm started no step within {_STEP_TIMEOUT:g} s"
+            ) from None
         finally:
             if is_confirmed:
                 _kill_second_srun(process)

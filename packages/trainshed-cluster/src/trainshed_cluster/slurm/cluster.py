@@ -225,7 +225,9 @@ class SlurmCluster:
         try:
             await self._client.start_agent_step(command, stdin, str(allocation.name), node, user)
         except ClusterUnavailable as e:
-            raise ClusterUnavailable(f"{e} (its error output is in {errors} there)") from None
+            raise ClusterUnavailable(
+                f"{e} (on that node, {errors} contains the agent's error output)"
+            ) from None
 
     async def allocation_end(self, name: AllocationName) -> AllocationEnd | None:
         jobs = await self._client.query(list_jobs([await self._user(name)], str(name), ended=True))
@@ -235,7 +237,9 @@ class SlurmCluster:
         last = max(over, key=lambda job: job.id)
         if last.state == "COMPLETING":
             # Slurm reports the cause of a job's end only when the job's last process has ended.
-            raise ClusterUnavailable(f"{name}: job {last.id} is still ending")
+            raise ClusterUnavailable(
+                f"the Slurm job {last.id} of the allocation {name} is still ending"
+            )
         return cause_of_end(last)
 
     async def pending_end(self, name: AllocationName) -> AllocationEnd | None:
@@ -321,7 +325,10 @@ class SlurmCluster:
         for need in needs:
             same = need.vcpus, need.memory_bytes, need.accelerators, need.machine
             if same != (first.vcpus, first.memory_bytes, first.accelerators, first.machine):
-                raise ValueError(f"{name}: the nodes of an allocation must have equal needs")
+                raise ValueError(
+                    f"{name}: all nodes of an allocation must need the same CPUs, memory, accelerators and "
+                    "machine type"
+                )
         route = self._routes.of(first.machine)
         partitions = route.partition.split(",")
         longest = [self._limits.get(partition, _MAX_TIME_LIMIT) for partition in partitions]
@@ -483,10 +490,12 @@ class SlurmCluster:
         job = await self._granted_job(allocation.name, allocation.cluster_id)
         if not job:
             raise ClusterUnavailable(
-                f"{allocation.name}: its Slurm job {allocation.cluster_id} no longer exists"
+                f"the Slurm job {allocation.cluster_id} of the allocation {allocation.name} no longer exists"
             )
         if node not in job.nodes:
-            raise ClusterUnavailable(f"{allocation.name}: job {job.id} no longer includes {node}")
+            raise ClusterUnavailable(
+                f"the Slurm job {job.id} of the allocation {allocation.name} no longer includes {node}"
+            )
         gres = known_job.gres if known_job else next(iter(job.gres), None)
         self._known_jobs[allocation.name] = _KnownJob(job.id, started_at, gres)
         return self._known_jobs[allocation.name]

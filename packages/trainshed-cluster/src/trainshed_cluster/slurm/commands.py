@@ -161,7 +161,7 @@ def granted_job_id(text: str) -> int:
     no id."""
     match = re.search(r"Granted job allocation (\d{1,18})", text)
     if not match:
-        raise ValueError(f"the output contains no allocation: {text[:200]!r}")
+        raise ValueError(f"the output contains no ID of a granted job: {text[:200]!r}")
     return int(match[1])
 
 

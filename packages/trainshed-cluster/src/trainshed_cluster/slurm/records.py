@@ -229,7 +229,9 @@ def _expand(text: str, limit: int) -> list[str]:
         if not (first.isdecimal() and last.isdecimal()):
             raise ValueError(f"{text[:100]!r} is not a list of nodes")
         if (int(last) - int(first) + 1) * len(rest) + len(names) > limit:
-            raise ValueError(f"{text[:100]!r} has too many nodes")
+            raise ValueError(
+                f"{text[:100]!r} has too many nodes; the limit is {_MAX_HOSTS:,} in one list"
+            )
         for number in range(int(first), int(last) + 1):
             begun = f"{text[:opening]}{number:0{len(first)}d}"
             names += [begun + end for end in rest]

@@ -119,7 +119,9 @@ class Users:
             return None
         user = await self._find(name)
         if user is None:
-            raise ClusterRefused(f"user {name} no longer exists on the service's machine")
+            raise ClusterRefused(
+                f"user {name} no longer exists on the service's machine; create the user again"
+            )
         return user
 
     def name_of(self, uid: int) -> str | None:

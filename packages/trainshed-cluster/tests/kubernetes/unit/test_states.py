@@ -285,7 +285,7 @@ def test_pod_without_its_node_object_has_not_ended() -> None:
 def test_failed_python_copy_ends_the_pod_with_its_message() -> None:
     failed = {
         "exitCode": 1,
-        "message": "python3 does not use glibc's loader, so that it cannot be copied",
+        "message": "python3 cannot be copied, because it does not use the loader of glibc",
     }
     statuses = [{"name": "carry-python", "image": "base:1", "state": {"terminated": failed}}]
     ended = pod(phase="Failed", initContainerStatuses=statuses)

@@ -113,7 +113,7 @@ class Tool(Struct, frozen=True, kw_only=True):
 
 async def _submit(api: CallerApi, arguments: Arguments) -> Any:
     if not isinstance(job := arguments.job, dict):
-        raise InvalidRequest((Violation("job", "Set it to an object."),))
+        raise InvalidRequest((Violation("job", "Set it to an object with the fields of a job."),))
     project, location = arguments.project or api.project, arguments.location or api.region
     if arguments.dry_run:
         return await api.ask(

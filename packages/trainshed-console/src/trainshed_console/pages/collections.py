@@ -190,7 +190,10 @@ async def experiment(visit: Visit) -> View:
     path = vertex_path(visit, f"{_STORE}/contexts/{visit.encode_variable('experiment')}")
     context = await visit.backend.call(visit.principal, "GET", path)
     if context.get("schemaTitle") != _EXPERIMENT or _LINK in context.get("metadata", {}):
-        raise CallRejected(StatusCode.NOT_FOUND, f"{context['name']} is not an experiment.")
+        raise CallRejected(
+            StatusCode.NOT_FOUND,
+            f"{context['name']} is not an experiment. Select an experiment in the list of experiments.",
+        )
     answer = await _contexts(
         visit, f'schema_title="system.ExperimentRun" AND parent_contexts:"{context["name"]}"'
     )

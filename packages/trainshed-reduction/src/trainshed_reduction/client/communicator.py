@@ -82,7 +82,10 @@ class Communicator:
                 f"an all-reduce needs writable, contiguous memory of whole {dtype.name} elements"
             )
         if reduction is Reduction.AVERAGE and dtype.is_integer:
-            raise ValueError("integers support SUM, not AVERAGE")
+            raise ValueError(
+                f"an all-reduce of {dtype.name} elements supports SUM, not AVERAGE, because they are "
+                "integers"
+            )
         return self._operations.queue(view.cast("B"), dtype, reduction, ordinal)
 
     def close(self) -> None:

@@ -84,7 +84,7 @@ class Formation:
             if not missing:
                 return [result for result in results if result is not None]
             if self._membership.operations.closing:
-                raise ReductionFailed("the group was closed before it was complete")
+                raise ReductionFailed("the group was closed before all of its ranks had joined")
             if now >= self._deadline:
                 complaints = "; ".join(lane.complaint() for lane in missing[:8])
                 raise ReductionFailed(

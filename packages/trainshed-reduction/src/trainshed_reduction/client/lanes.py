@@ -113,7 +113,7 @@ class Connection:
             self.record_frame(time.monotonic(), text)
             if header.kind is Kind.START:
                 return wire.unpack_message(Start, payload)
-        raise ConnectionAbortedError("the connection was closed")
+        raise ConnectionAbortedError("this worker closed its connection to the reducer")
 
 
 class Lane:

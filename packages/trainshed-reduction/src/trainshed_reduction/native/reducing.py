@@ -85,7 +85,9 @@ class NativeReducer:
         self.functions = library.functions
         self.handle = self.functions.reducer_new(elsewhere)
         if not self.handle:
-            raise OSError("no file descriptors or no memory are available for a reducer")
+            raise OSError(
+                "a reducer cannot start, because no file descriptors or no memory are available"
+            )
         self._run = library.unlocked.reducer_run
         self._report = Report(64, 256 << 10)
 

@@ -71,7 +71,8 @@ class NativeTransfer:
         self._transfer = self._functions.transfer_new(lanes, credit)
         if not self._transfer:
             raise OSError(
-                "no file descriptors or no memory are available for connections to reducers"
+                "this worker cannot connect to reducers, because no file descriptors or no memory are "
+                "available"
             )
 
     def attach(self, lane: int, connection: socket.socket, position: int, received: int) -> None:
@@ -165,7 +166,7 @@ class NativeTransfer:
 
     def _open(self) -> int:
         if not self._transfer:
-            raise ValueError("the transfer is closed")
+            raise ValueError("the transfer to the reducers is closed")
         return self._transfer
 
 

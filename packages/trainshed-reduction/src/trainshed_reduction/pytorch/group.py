@@ -158,7 +158,10 @@ def install() -> None:
     environment variables are invalid, RuntimeError if this PyTorch is unsupported, and OSError if the token's
     file is unreadable."""
     if not dist.is_available():
-        raise RuntimeError("this PyTorch is built without torch.distributed")
+        raise RuntimeError(
+            "this PyTorch is built without torch.distributed, which reducers require; install another build "
+            "of PyTorch"
+        )
     settings = settings_module.from_environ(os.environ)
     if settings is None:
         return

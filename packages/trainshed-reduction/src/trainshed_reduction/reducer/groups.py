@@ -286,7 +286,8 @@ class Sessions:
             group = self._add_group(hello, now)
         elif hello.generation < group.generation:
             raise Refusal(
-                f"generation {hello.generation} was replaced by generation {group.generation}"
+                f"the group's ranks have restarted: generation {hello.generation} was replaced by "
+                f"generation {group.generation}"
             )
         elif hello.generation > group.generation:
             effects = group.fail(

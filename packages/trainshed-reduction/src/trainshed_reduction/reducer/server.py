@@ -230,7 +230,7 @@ class Server:
         """Handle the first message of an unauthenticated peer, and return the effects. Raises Malformed if
         the message is not a valid HELLO."""
         if isinstance(event, MismatchedChunk) or event.header.kind is not Kind.HELLO:
-            raise Malformed("the first frame must be HELLO")
+            raise Malformed("the first frame of a connection must be HELLO")
         hello = proof.read_signed(self._token, Hello, event.payload, peer.transcript)
         if hello is None:
             return self._refuse(peer, proof.WRONG_TOKEN, "a worker")

@@ -179,7 +179,7 @@ def test_worker_of_an_older_group_generation_is_rejected() -> None:
     """spec/reduction#losses: A restarted generation fences earlier ones, even when none of its workers is
     connected any more."""
     desk = RecordedSessions()
-    words = r"^generation 3 was replaced by generation 5"
+    words = r"ranks have restarted: generation 3 was replaced by generation 5"
     member = desk.join(0, generation=5)
     with pytest.raises(Refusal, match=words):
         desk.join(1, generation=3)

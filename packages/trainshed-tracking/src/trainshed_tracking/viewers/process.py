@@ -101,7 +101,7 @@ class ViewerProcess:
         try:
             return await forward(await self._connect(), request, RULES, closing, lapse)
         except NoResponse as failure:
-            raise Unavailable(f"{SUBJECT} does not respond: {failure}.") from None
+            raise Unavailable(f"{SUBJECT} does not respond: {failure}. Open it again.") from None
 
     async def wait_ended(self) -> str | None:
         """Wait until the viewer has ended. Return the cause of its end, or None if `close` stopped it."""

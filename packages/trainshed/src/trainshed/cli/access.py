@@ -27,7 +27,12 @@ def tokens() -> None:
 
 @tokens.command(short_help="Create a token, and show it once.")
 @click.argument("email")
-@click.option("--role", metavar="ROLE", default="", help="Also grant this role to EMAIL.")
+@click.option(
+    "--role",
+    metavar="ROLE",
+    default="",
+    help="Also grant the role ROLE, such as roles/aiplatform.user, to EMAIL.",
+)
 @_role_project_option
 @click.option(
     "--days", type=click.FloatRange(0), default=0, help="Validity in days. Default: until deleted."
@@ -61,7 +66,7 @@ def create(endpoint: Endpoint, *, email: str, role: str, days: float, note: str)
 @click.argument("member")
 @click.argument("role")
 @_role_project_option
-@click.option("--remove", is_flag=True, help="Revoke the role.")
+@click.option("--remove", is_flag=True, help="Revoke the role instead of granting it.")
 @endpoint_options
 def iam(endpoint: Endpoint, *, member: str, role: str, remove: bool) -> None:
     """Grant the role ROLE, such as roles/aiplatform.user, to MEMBER in a project. MEMBER is user:EMAIL,
@@ -146,7 +151,8 @@ def _value(name: str, file: Path | None, variable: str | None) -> str:
         content = sys.stdin.buffer.read() if file is None else file.read_bytes()
     except OSError as failure:
         raise click.ClickException(
-            f"{file or 'Standard input'} cannot be read: {failure.strerror}."
+            f"{file or 'Standard input'} cannot be read: {failure.strerror}. Make it readable, or type the "
+            "secret at the prompt."
         ) from None
     try:
         return content.decode()

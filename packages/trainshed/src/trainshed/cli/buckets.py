@@ -65,7 +65,9 @@ command.default = "ls"
 
 @command.command()
 @click.argument("place", required=False, metavar="[gs://BUCKET[/DIR]]")
-@click.option("-r", "--recursive", is_flag=True, help="List all objects below the directory.")
+@click.option(
+    "-r", "--recursive", is_flag=True, help="Also list the objects in all subdirectories."
+)
 @project_option("Project of the buckets.")
 @format_option
 @endpoint_options
@@ -105,7 +107,9 @@ def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> 
 @command.command()
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("target")
-@click.option("-r", "--recursive", is_flag=True, help="Copy all objects below SOURCE into TARGET.")
+@click.option(
+    "-r", "--recursive", is_flag=True, help="Copy directories with all of their contents."
+)
 @endpoint_options
 def cp(endpoint: Endpoint, *, sources: tuple[str, ...], target: str, recursive: bool) -> None:
     """Copy objects between this machine and a bucket, or between buckets.
@@ -127,7 +131,12 @@ def cp(endpoint: Endpoint, *, sources: tuple[str, ...], target: str, recursive: 
 
 @command.command()
 @click.argument("places", nargs=-1, required=True, metavar="gs://BUCKET/NAME...")
-@click.option("-r", "--recursive", is_flag=True, help="Delete all objects below the name.")
+@click.option(
+    "-r",
+    "--recursive",
+    is_flag=True,
+    help="Delete all objects whose names are below gs://BUCKET/NAME.",
+)
 @endpoint_options
 def rm(endpoint: Endpoint, *, places: tuple[str, ...], recursive: bool) -> None:
     """Delete objects; with -r all objects below a name. Buckets are not deleted."""
@@ -250,8 +259,8 @@ def _local(target: str, inner: str, *, recursive: bool) -> Path:
     if recursive:
         if any(part in ("..", "", ".") for part in inner.split("/")):
             raise click.ClickException(
-                f"{inner!r} cannot be a file below {goal}. Copy the object separately, to a file name of "
-                "your choice."
+                f"The object {inner!r} cannot be saved below {goal}, because a part of its name is empty, "
+                "`.` or `..`. Copy the object separately, to a file name of your choice."
             )
         return goal / inner
     return goal / inner if target.endswith("/") or goal.is_dir() else goal
@@ -263,7 +272,8 @@ def _save(chunks: Iterator[bytes], goal: Path) -> None:
     try:
         if goal.exists() and not goal.is_file():
             raise click.ClickException(
-                f"{plain(str(goal))} is not an ordinary file. For standard output, use -."
+                f"The target {plain(str(goal))} is not an ordinary file. Choose another file. For standard "
+                "output, use -."
             )
         goal.parent.mkdir(parents=True, exist_ok=True)
         with draft.open("xb") as file:
@@ -272,7 +282,7 @@ def _save(chunks: Iterator[bytes], goal: Path) -> None:
         draft.replace(goal)
     except OSError as failure:
         raise click.ClickException(
-            f"{plain(str(goal))} cannot be written: {failure.strerror}."
+            f"{plain(str(goal))} cannot be written: {failure.strerror}. Choose another target."
         ) from None
     finally:
         with suppress(OSError):
@@ -302,7 +312,10 @@ def _to_bucket(
     kept, copied = f"{path.resolve().name}/" if keeps_name else "", 0
 
     def refuse(failure: OSError) -> None:
-        raise click.ClickException(f"{failure.filename} cannot be read: {failure.strerror}.")
+        raise click.ClickException(
+            f"{failure.filename} cannot be read: {failure.strerror}. Change its permissions, or copy other "
+            "files."
+        )
 
     for parent, directories, files in os.walk(path, onerror=refuse):
         # `os.walk` does not follow a link to a directory. Its name is yielded as a file, so that `_upload`
@@ -324,7 +337,9 @@ def _upload(storage: Client, path: Path, at: Place) -> None:
             size = os.fstat(file.fileno()).st_size
             storage.upload(at.bucket, at.name, file, size)
     except OSError as failure:
-        raise click.ClickException(f"{path} cannot be read: {failure.strerror}.") from None
+        raise click.ClickException(
+            f"{path} cannot be read: {failure.strerror}. Change its permissions, or copy another file."
+        ) from None
 
 
 def _bucket_path(at: Place) -> str:

@@ -29,9 +29,14 @@ def nodes() -> None:
 
 @nodes.command(short_help="Move all work off a node for maintenance.")
 @click.argument("node")
-@click.option("--reason", metavar="TEXT", default="", help="Reason shown to the jobs on the node.")
-@click.option("--wait", is_flag=True, help="Wait until nothing runs on the node.")
-@click.option("--undo", is_flag=True, help="Allow new work on the node again.")
+@click.option(
+    "--reason",
+    metavar="TEXT",
+    default="",
+    help="Reason for the maintenance, for users whose jobs run on the node.",
+)
+@click.option("--wait", is_flag=True, help="Wait until no replica runs on the node.")
+@click.option("--undo", is_flag=True, help="Undo a drain: allow new work on the node again.")
 @endpoint_options
 def drain(endpoint: Endpoint, *, node: str, reason: str, wait: bool, undo: bool) -> None:
     """Drain NODE for maintenance: it accepts no new work, and its replicas are stopped. The replicas receive
@@ -127,7 +132,7 @@ def quotas() -> None:
     "--user",
     metavar="EMAIL",
     default="",
-    help="Limit one user, or `each`: every user without a limit of their own.",
+    help="Limit one user, or `each`: every user without a limit of their own. Default: the whole project.",
 )
 @endpoint_options
 def set_(endpoint: Endpoint, *, metric: str, limit: float | str, user: str) -> None:

@@ -212,13 +212,18 @@ def service_options(command: Callable[..., R]) -> Callable[..., R]:
 def connection_options(command: Callable[..., R]) -> Callable[..., R]:
     """Add --url, --token, --ca and --data to a command. The decorator passes their values."""
     url_option = click.option(
-        "--url", metavar="URL", help="Address of the service, such as http://host:8080."
+        "--url",
+        metavar="URL",
+        help="Address of the service, such as http://host:8080. Default: $TRAINSHED_ENDPOINT, the login, "
+        "or the local service.",
     )
     known = click.option(
         "--token", metavar="TOKEN", help="Token for --url. Default: $TRAINSHED_TOKEN."
     )
     trusted = click.option(
-        "--ca", metavar="FILE", help="PEM file to trust for https. Default: $TRAINSHED_CA."
+        "--ca",
+        metavar="FILE",
+        help="PEM file with the certificate authorities to trust for https. Default: $TRAINSHED_CA.",
     )
     directory = click.option(
         "--data",
@@ -303,7 +308,7 @@ def _context_option(name: str, text: str) -> Callable[[Callable[..., R]], Callab
     def note(context: click.Context, _: click.Parameter, value: str | None) -> None:
         context.meta[f"trainshed.{name}"] = value
 
-    help_text = f"{text} Default: the service's."
+    help_text = f"{text} Default: the service's default {name}."
     return click.option(
         f"--{name}", metavar=name.upper(), help=help_text, callback=note, expose_value=False
     )

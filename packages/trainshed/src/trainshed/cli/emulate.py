@@ -26,16 +26,22 @@ def emulator(port: int, plan: Path | None, capture: Path | None) -> Generator[di
 
 
 @click.command()
-@click.option("--port", type=int, default=8080, show_default=True, help="Port; 0 = any free port.")
+@click.option(
+    "--port",
+    type=int,
+    default=8080,
+    show_default=True,
+    help="Port to listen on; 0 = any free port.",
+)
 @click.option(
     "--plan",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="JSON file with rules for the results of jobs.",
+    help="JSON file with rules that set the results of jobs.",
 )
 @click.option(
     "--capture",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File for the requests, one line of JSON each.",
+    help="File to which each request is appended, as one line of JSON.",
 )
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def command(
@@ -55,7 +61,7 @@ def command(
                 ended = subprocess.run(program, env={**os.environ, **values}, check=False)
             except OSError as failure:
                 raise click.ClickException(
-                    f"{program[0]} cannot be started: {failure.strerror}."
+                    f"The program {program[0]} cannot be started: {failure.strerror}. Check its path."
                 ) from None
             raise SystemExit(ended.returncode if ended.returncode >= 0 else 128 - ended.returncode)
         click.echo("\n".join(setting_lines(values)))

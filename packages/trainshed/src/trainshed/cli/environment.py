@@ -131,9 +131,13 @@ def setting_lines(values: Mapping[str, str | None]) -> Iterator[str]:
 
 @click.command()
 @click.option(
-    "--project", metavar="PROJECT", help="Project of the variables. Default: the service's."
+    "--project",
+    metavar="PROJECT",
+    help="Project to set in the variables. Default: the service's default project.",
 )
-@click.option("--unset", is_flag=True, help="Print commands that unset the variables.")
+@click.option(
+    "--unset", is_flag=True, help="Print commands that unset the variables instead of setting them."
+)
 @output_format("text", "Output as commands of a shell, or the variables as JSON or YAML.")
 @connection_options
 def command(

@@ -41,7 +41,8 @@ class _KindName(click.ParamType[Kind]):
                 return kind
         jobs = f"trainshed jobs {ctx.info_name if ctx else ''}".rstrip()
         raise click.BadParameter(
-            f"{value!r} is not a kind of thing. The kinds are {', '.join(self._kinds)}. For jobs: {jobs}.",
+            f"{value!r} is not a KIND that this command supports. The kinds are {', '.join(self._kinds)}. "
+            f"For jobs: {jobs}.",
             ctx,
             param,
         )
@@ -56,7 +57,9 @@ _takes_place = place_options("things")
 @click.argument("kind", type=_KindName(lambda kind: kind.list_path or kind.local))
 @click.option("--all", "every", is_flag=True, help="Include quotas that are neither set nor used.")
 @click.option(
-    "--by", metavar="WHAT", help="Group usage by user, project, node, machine or labels.KEY."
+    "--by",
+    metavar="WHAT",
+    help="Group usage by user, project, node, machine or labels.KEY. Default: user.",
 )
 @click.option(
     "--since",

@@ -35,11 +35,25 @@ _ADVICE = "Check the address."
 
 @click.command(short_help="Sign in to a service on another machine.")
 @click.argument("url", required=False)
-@click.option("--token", metavar="TOKEN", help="An existing token; - reads it from standard input.")
-@click.option("--ca", metavar="FILE", help="PEM file to trust for https. Default: $TRAINSHED_CA.")
-@click.option("--no-browser", is_flag=True, help="Print the address and prompt for the code.")
 @click.option(
-    "--forget", is_flag=True, help="Delete the login. Revoke its token if a browser created it."
+    "--token",
+    metavar="TOKEN",
+    help="Sign in with this token; - reads it from standard input. Default: sign in with a browser.",
+)
+@click.option(
+    "--ca",
+    metavar="FILE",
+    help="PEM file with the certificate authorities to trust for https. Default: $TRAINSHED_CA.",
+)
+@click.option(
+    "--no-browser",
+    is_flag=True,
+    help="Open no browser: print the sign-in address, and prompt for the code.",
+)
+@click.option(
+    "--forget",
+    is_flag=True,
+    help="Sign out: delete the stored login. Revoke its token if a browser sign-in created it.",
 )
 def command(
     url: str | None, *, token: str | None, ca: str | None, no_browser: bool, forget: bool
@@ -68,7 +82,10 @@ def command(
         )
     trusted = str(Path(ca).absolute()) if ca else remote(address, "", "").ca
     if token == "-" and not (token := sys.stdin.readline().strip()):
-        raise click.UsageError("Standard input contains no token.")
+        raise click.UsageError(
+            "Standard input contains no token. Write the token to standard input, or omit --token to use a "
+            "browser."
+        )
     if not token:
         token = _sign_in_with_browser(
             Client(address, "", _ADVICE, ca=trusted), has_browser=not no_browser

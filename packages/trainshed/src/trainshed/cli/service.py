@@ -54,7 +54,7 @@ _RELEASE_TIMEOUT = 60.0
     default="90s",
     show_default=True,
     metavar="TIME",
-    help="Time limit for cancelling jobs and stopping the service.",
+    help="Maximum time for cancelling all jobs and stopping the service.",
 )
 @click.option(
     "--release", is_flag=True, help="Release cluster allocations left behind by a stopped service."

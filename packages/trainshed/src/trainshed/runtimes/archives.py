@@ -93,7 +93,7 @@ def is_buildable(path: Path, most_unpacked: int = MAX_UNPACKED) -> bool:
     files, because installers report better errors for them. Raises ArchiveRejected.
     """
     if path.stat().st_size > most_unpacked:
-        raise _rejection(path, f"it has more than {_size(most_unpacked)}", "its size")
+        raise _rejection(path, f"is larger than {_size(most_unpacked)}, which is the limit")
     try:
         is_zip = path.suffix in _ZIPS
         text = _zip_project(path, most_unpacked) if is_zip else _tar_project(path, most_unpacked)
@@ -101,12 +101,10 @@ def is_buildable(path: Path, most_unpacked: int = MAX_UNPACKED) -> bool:
             return True
         return text is not None and _is_plain(tomllib.loads(text.decode()).get("build-system", {}))
     except RecursionError:
-        raise _rejection(
-            path, "its pyproject.toml is nested too deep", "the depth of TOML"
-        ) from None
+        raise _rejection(path, "contains a pyproject.toml that is nested too deeply") from None
     except MemoryError:
-        what = f"opening it needs more than {_size(MAX_MEMORY)}"
-        raise _rejection(path, what, "memory for opening it") from None
+        what = f"cannot be opened with {_size(MAX_MEMORY)} of memory, which is the limit"
+        raise _rejection(path, what) from None
     except _BROKEN:
         return False
 
@@ -189,22 +187,25 @@ def _read(path: Path, name: str, content: IO[bytes]) -> bytes:
     with content:
         text = content.read(MAX_METADATA + 1)
     if len(text) > MAX_METADATA:
-        raise _rejection(path, f"its {name} has more than {_size(MAX_METADATA)}", "metadata files")
+        what = f"contains a {name} of more than {_size(MAX_METADATA)}, which is the limit"
+        raise _rejection(path, what)
     return text
 
 
 def _check_members(path: Path, count: int) -> None:
     if count > MAX_MEMBERS:
-        raise _rejection(path, f"it has more than {MAX_MEMBERS} members", "members")
+        what = f"contains more than {MAX_MEMBERS} files and directories, which is the limit"
+        raise _rejection(path, what)
 
 
 def _check_unpacked(path: Path, size: int, most: int) -> None:
     if size > most:
-        raise _rejection(path, f"it unpacks to more than {_size(most)}", "unpacked bytes")
+        raise _rejection(path, f"unpacks to more than {_size(most)}, which is the limit")
 
 
-def _rejection(path: Path, what: str, limit: str) -> ArchiveRejected:
-    return ArchiveRejected(f"The archive {path} was rejected: {what} (the limit of {limit}).")
+def _rejection(path: Path, what: str) -> ArchiveRejected:
+    """Return the error about an archive. `what`: what the archive does, such as "contains no files"."""
+    return ArchiveRejected(f"The package {path} was rejected, because the archive {what}.")
 
 
 def _size(size: int) -> str:
@@ -218,8 +219,8 @@ def _limit_resources() -> Generator[None]:
 
     def late(number: int, frame: object) -> None:
         raise ArchiveRejected(
-            f"The packages were rejected: checking them takes more than {MAX_SECONDS:g} seconds of processor "
-            "time (the limit of time)."
+            f"The packages were rejected, because checking them takes more than {MAX_SECONDS:g} seconds of "
+            "processor time, which is the limit. Use smaller packages."
         )
 
     before = signal.signal(signal.SIGPROF, late)

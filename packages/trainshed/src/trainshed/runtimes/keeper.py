@@ -110,9 +110,14 @@ class Keeper:
         it."""
         terms = self._terms
         if terms.level not in levels.LEVELS:
-            raise OSError(f"the level {terms.level!r} does not exist")
+            raise OSError(
+                f"the isolation level {terms.level!r} does not exist; the levels are "
+                f"{', '.join(levels.LEVELS)}"
+            )
         if terms.level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT) and os.geteuid() != 0:
-            raise OSError("the service does not run as root")
+            raise OSError(
+                f"the isolation level {terms.level!r} requires a service that runs as root"
+            )
         self._groups.create()
         self._groups.open_handles()
         levels.detach(terms.level)

@@ -400,7 +400,7 @@ class Installation(Struct, frozen=True):
         self.installer.wheel(self.prefix.executable, path, apart=apart, stop=self.stop)
         wheels = [wheel for wheel in apart.wheels.glob("*.whl") if is_file(wheel)]
         if not wheels:
-            raise InstallFailed(("The build has left no wheel.",))
+            raise InstallFailed(("The build of the package has created no wheel (.whl file).",))
         return max(wheels, key=lambda wheel: wheel.stat().st_mtime_ns)
 
     def _from_wheels(self, wheels: Sequence[Path]) -> None:

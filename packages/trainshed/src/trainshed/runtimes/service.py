@@ -42,7 +42,10 @@ _BUILDERS = 4
 
 
 def _no_terms() -> InstallationTerms:
-    raise BuildFailed("The packages of jobs cannot be installed: the service has set no terms.")
+    raise BuildFailed(
+        "The packages of jobs cannot be installed, because the service has not configured how to isolate an "
+        "installation."
+    )
 
 
 class RuntimeSettings(Struct, frozen=True):
@@ -300,8 +303,8 @@ class ContainerRuntimes:
     ) -> PreparedRuntime:
         if self._images is None:
             raise BuildFailed(
-                f"The image {choice.image} cannot run: this service does not run container "
-                "images any more."
+                f"The image {choice.image} cannot run, because this service does not run container images "
+                "any more. Submit the job with an image of a framework that Trainshed provides."
             )
         await asyncio.to_thread(self._packages.fetch, packages, progress)
         return PreparedRuntime("", image=await self._images.prepare(choice.image, progress))

@@ -265,7 +265,9 @@ class Shelf:
                 # Poll instead of blocking: the service could not exit while a thread blocks in the kernel.
                 while not durable.try_lock(descriptor):
                     if stop.is_asked:
-                        raise BuildFailed("Stopped waiting for a build of another process.")
+                        raise BuildFailed(
+                            "The wait for another process that builds the same environment was stopped."
+                        )
                     time.sleep(_POLL_INTERVAL)
             yield
 

@@ -44,7 +44,10 @@ class Stop:
     def check(self) -> None:
         """Raise BuildFailed if a stop was requested."""
         if self.is_asked:
-            raise BuildFailed("The service is stopping. It builds this after its next start.")
+            raise BuildFailed(
+                "The build was stopped, because the service is stopping. The service builds again after its "
+                "next start."
+            )
 
     def register(self, process: subprocess.Popen[bytes], end: Callable[[], None]) -> None:
         """Register a running process of the build. `end`: ends the process without waiting. It is called

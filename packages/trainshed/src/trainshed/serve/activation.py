@@ -33,10 +33,10 @@ class PassedSockets:
                 listener.set_inheritable(False)
                 listener.setblocking(False)
                 if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    raise OSError("it does not listen")
+                    raise OSError("the socket does not listen")
                 port = int(listener.getsockname()[1])
                 if port in self._sockets:
-                    raise OSError(f"it is a second one for port {port}")
+                    raise OSError(f"another descriptor already listens on port {port}")
                 self._sockets[port] = listener
             except (OSError, ValueError) as failure:
                 raise ActivationUnusable(

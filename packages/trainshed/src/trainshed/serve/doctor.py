@@ -33,7 +33,9 @@ _finding = finding_builder(__file__)
     "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."
 )
 @click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="TOML file with the settings of the service. Default: no file.",
 )
 @output_format("text", "Output as text, or as JSON or YAML for programs.")
 def command(data: Path | None, config: Path | None, form: str) -> None:

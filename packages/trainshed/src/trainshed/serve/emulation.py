@@ -109,7 +109,8 @@ class Emulation:
             self._file = capture.open("ab", buffering=0) if capture else None
         except OSError as failure:
             raise FailedPrecondition(
-                f"The file of --capture {capture} cannot be opened: {failure.strerror}."
+                f"The file of --capture {capture} cannot be opened: {failure.strerror}. Specify another "
+                "file."
             ) from None
         self._rules()
 
@@ -177,7 +178,7 @@ def _append(file: FileIO, line: bytes) -> None:
             file.truncate(os.fstat(file.fileno()).st_size - written)
         raise FailedPrecondition(
             f"The file of --capture {file.name} cannot be written: {failure.strerror}. The request was not "
-            "executed."
+            "executed. Fix the cause, and send the request again."
         ) from None
 
 

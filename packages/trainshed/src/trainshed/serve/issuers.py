@@ -244,8 +244,8 @@ async def _read(issuer: Issuer, now: Callable[[], int]) -> _IssuerMetadata:
     jwks = address_in(metadata, "jwks_uri", issuer)
     if metadata.get("issuer") != issuer.issuer or not jwks:
         raise Unavailable(
-            f"{issuer.name} does not publish data of the issuer {issuer.issuer}. Check the table [[oidc]] "
-            "in the settings."
+            f"{issuer.name} does not publish data of the issuer {issuer.issuer}: its `issuer` differs, or "
+            "its `jwks_uri` is missing. Check the table [[oidc]] in the settings."
         )
     keys, faults = signing_keys(await _fetch_json(issuer, jwks))
     if faults:
@@ -308,7 +308,7 @@ async def _request(address: str, form: bytes | None, more: Mapping[str, str]) ->
     lines = [f"{'GET' if form is None else 'POST'} {path} HTTP/1.1"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     if not all(line.isascii() and line.isprintable() for line in lines):
-        raise ValueError("its documents contain invalid characters in addresses or tokens")
+        raise ValueError("the address or the token of the request contains invalid characters")
     port = parts.port or (443 if is_tls else 80)
     async with asyncio.timeout(_TIMEOUT):
         line = StreamLine(*await asyncio.open_connection(parts.hostname, port, ssl=trusted))

@@ -29,7 +29,7 @@ def _cache_options(command: Callable[..., None]) -> Callable[..., None]:
     config = click.option(
         "--config",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="TOML file of settings, as for `trainshed up`.",
+        help="TOML file with the settings of the service, as for `trainshed up`. Default: no file.",
     )
     return cache(config(command))
 

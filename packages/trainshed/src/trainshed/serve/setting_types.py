@@ -199,7 +199,7 @@ def _check_web_url(url: str) -> None:
     is_http = url.startswith(("http://", "https://"))
     if not is_http or not parts.hostname or parts.port == 0:
         raise ValueError(
-            f"{url!r} is not the address of a page, such as https://training.example.org"
+            f"{url!r} is not the address of a web page, such as https://training.example.org"
         )
 
 

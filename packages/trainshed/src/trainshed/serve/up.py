@@ -64,22 +64,28 @@ def _add_settings(function: Callable[..., None]) -> Callable[..., None]:
     "--tls",
     is_flag=True,
     default=None,
-    help="Use TLS on all ports; this machine may use plain HTTP.",
+    help="Use TLS on all ports. Programs on this machine may still use plain HTTP.",
 )
 @click.option(
-    "--insecure", is_flag=True, default=None, help="Use plain HTTP for other machines too."
+    "--insecure", is_flag=True, default=None, help="Accept plain HTTP from other machines too."
 )
 @click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="TOML file with the settings of the service. Default: no file.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Log every request. Same as --log-level info.")
 @click.option("--ready-fd", type=int, hidden=True)
 @click.option(
     "--detach",
     is_flag=True,
-    help="Return when the service is ready. The service then logs to up.log.",
+    help="Return when the service is ready. The service then logs to up.log in the data directory.",
 )
-@click.option("--stop-jobs-on-exit", is_flag=True, help="Cancel all jobs when the service stops.")
+@click.option(
+    "--stop-jobs-on-exit",
+    is_flag=True,
+    help="Cancel all jobs when the service stops. Default: programs of jobs continue to run.",
+)
 @click.option("--stop-with-parent", is_flag=True, hidden=True)
 @click.option("--emulate", is_flag=True, hidden=True)
 @click.option("--plan", type=click.Path(path_type=Path), hidden=True)

@@ -123,7 +123,10 @@ def _files() -> Iterator[tuple[str, Path]]:
     for library in LIBRARIES:
         spec = importlib.util.find_spec(library)
         if spec is None or not spec.submodule_search_locations:
-            raise FileNotFoundError(f"the package {library} is not installed as a directory")
+            raise FileNotFoundError(
+                f"the Python package {library} is not installed as a directory, so it cannot be sent to "
+                "nodes"
+            )
         files += _below(Path(spec.submodule_search_locations[0]), library)
     yield from files
 

@@ -112,7 +112,7 @@ class NodeCache:
                 self._fetch(unit, stream)
             handle = self._units.lease(unit, any_digest=True)
         if handle is None:
-            raise TransferError("another process removed it")
+            raise TransferError("another process removed the directory")
         return handle
 
     def _require_removable(self, unit: Unit) -> None:
@@ -124,11 +124,13 @@ class NodeCache:
         if is_ours:
             raise BlockingIOError(
                 errno.EBUSY,
-                "programs on this node use the previous version; it is replaced when they have ended",
+                "programs on this node use the previous version of the directory; it is replaced when they "
+                "have ended",
             )
         raise FileExistsError(
             errno.EEXIST,
-            "these files were not fetched and are incomplete; if no process is writing them, remove them",
+            "the existing files were not fetched and are incomplete; if no process is writing them, remove "
+            "them",
         )
 
     def _fetch(self, unit: Unit, stream: ByteSource) -> None:
@@ -145,13 +147,14 @@ class NodeCache:
         if free < unit.bytes + _MIN_FREE_BYTES:
             raise OSError(
                 errno.ENOSPC,
-                f"it needs {unit.bytes >> 20} MiB, but {free >> 20} MiB are free on the disk of {place}",
+                f"the directory needs {unit.bytes >> 20} MiB, but only {free >> 20} MiB are free on the "
+                f"disk of {place}",
             )
         draft = self._units.draft(unit.path)
         try:
             unpacking = Unpacking(draft)
             if unpacking.unpack(stream) != unit.digest:
-                raise TransferError("it was rebuilt during the transfer")
+                raise TransferError("the service rebuilt the directory during the transfer")
             self._units.place(draft, unit, unpacking.bytes)
         except BaseException:
             node_units.remove(draft)

@@ -173,7 +173,7 @@ class Library:
         if any(real.is_relative_to(os.path.realpath(root)) for root in self._roots):
             # A node stores each directory at its canonical path, so other paths would not work there.
             raise ContentRefused(
-                f"{path} is in the service's cache, but it is not a canonical path"
+                f"{path} leads through a link into the service's cache; use the path without links, {real}"
             )
         return None
 

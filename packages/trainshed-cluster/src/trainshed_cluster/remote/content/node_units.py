@@ -112,7 +112,7 @@ class NodeUnits:
             if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid()):
                 # The owner of such a directory could replace the files of programs.
                 raise PermissionError(
-                    f"{path} is a link, or belongs to user {status.st_uid}, on this node"
+                    f"{path} is a link, or belongs to user {status.st_uid}, on this node; remove it"
                 )
 
     def draft(self, path: str) -> Path:

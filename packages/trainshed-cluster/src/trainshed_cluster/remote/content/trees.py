@@ -235,11 +235,12 @@ class Unpacking:
             parent = name.rpartition("/")[0]
             is_new = name not in self._names and not {"", ".", ".."} & {*name.split("/")}
             if parent not in self._directories or not is_new:
-                raise TransferError(f"the tar contains {name!r}, which is an invalid path")
+                raise TransferError(f"the tar archive contains {name!r}, which is an invalid path")
             self._names.add(name)
             if member.islnk() and member.linkname not in self._files:
                 raise TransferError(
-                    f"the tar links to {member.linkname!r}, which is not a file in it"
+                    f"the tar archive contains a link to {member.linkname!r}, which is not a file in the "
+                    "archive"
                 )
             if member.isdir():
                 self._directories.add(name)
@@ -248,7 +249,7 @@ class Unpacking:
                 self.bytes += -(-member.size // _ON_DISK) * _ON_DISK
             elif not (member.issym() or member.islnk() or member.isfifo()):
                 raise TransferError(
-                    f"the tar contains {name!r}, which is neither a file, a directory nor a link"
+                    f"the tar archive contains {name!r}, which is neither a file, a directory nor a link"
                 )
             if os.geteuid():
                 # Drop the setuid bits, which would grant this user's rights to other users.

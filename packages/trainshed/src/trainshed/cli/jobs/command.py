@@ -78,7 +78,7 @@ _ORDERS: Final[dict[str, Callable[[JobView, Nanos], Any]]] = {
     "--since",
     metavar="TIME",
     callback=since,
-    help="Show only jobs created since this time, or since 2h (ago).",
+    help="Show only jobs created since this time, such as 2026-11-20T06:05, or since 2h (ago).",
 )
 @click.option(
     "--metric",
@@ -86,7 +86,11 @@ _ORDERS: Final[dict[str, Callable[[JobView, Nanos], Any]]] = {
     multiple=True,
     help="Show only jobs whose latest metric value meets this condition: 'val_accuracy>0.9'.",
 )
-@click.option("--project", metavar="PROJECT", help="Project of the jobs. Default: the service's.")
+@click.option(
+    "--project",
+    metavar="PROJECT",
+    help="Project of the jobs. Default: the service's default project.",
+)
 @click.option("--all", "project", flag_value=EVERY_PROJECT, help="Show the jobs of all projects.")
 @click.option(
     "--parent", metavar="JOB", help="Show the jobs that this tuning job or pipeline created."
@@ -96,10 +100,12 @@ _ORDERS: Final[dict[str, Callable[[JobView, Nanos], Any]]] = {
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="Number of jobs to show.",
+    help="Maximum number of jobs to show.",
 )
 @click.option(
-    "--sort", type=click.Choice(list(_ORDERS)), help="Sort the shown jobs by this column."
+    "--sort",
+    type=click.Choice(list(_ORDERS)),
+    help="Sort the shown jobs by this column. Default: newest first.",
 )
 @format_option
 @endpoint_options
@@ -178,8 +184,8 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
 
 @command.command()
 @click.argument("job", nargs=-1)
-@click.option("--user", metavar="EMAIL", help="Cancel all jobs of this user.")
-@click.option("--all", "every", is_flag=True, help="Cancel all jobs of the project.")
+@click.option("--user", metavar="EMAIL", help="Cancel all unfinished jobs of this user.")
+@click.option("--all", "every", is_flag=True, help="Cancel all unfinished jobs of the project.")
 @project_option("Project of the jobs; - with --user means all projects.")
 @endpoint_options
 def cancel(endpoint: Endpoint, *, job: tuple[str, ...], user: str | None, every: bool) -> None:
@@ -241,7 +247,7 @@ _EXIT_STATUS = {JobState.SUCCEEDED: 0, JobState.FAILED: 1, JobState.CANCELLED: 2
     "--timeout",
     type=TimeLimit(),
     metavar="TIME",
-    help="Stop waiting after this time, such as 45s or 2h.",
+    help="Stop waiting after this time, such as 45s or 2h. Default: wait until all jobs finish.",
 )
 @output_format("text", "Output as text, or the finished jobs as JSON or YAML for programs.")
 @endpoint_options

@@ -27,15 +27,17 @@ _POLL_INTERVAL = 0.5
 @click.option(
     "--kind",
     type=click.Choice([kind.value for kind in DrillKind]),
-    help="Fault to inject. Without this option: report the result of each drill.",
+    help="Fault to inject. Without this option, report the result of each earlier drill.",
 )
 @click.option(
     "--replica",
     metavar="REPLICA",
-    help="Replica of the fault, such as workerpool1-0. Default: the primary.",
+    help="Replica to inject the fault into, such as workerpool1-0. Default: the primary.",
 )
 @click.option(
-    "--at-line", metavar="REGEX", help="Inject the fault when a line of the replica matches."
+    "--at-line",
+    metavar="REGEX",
+    help="Inject the fault when a log line of the replica matches. Default: inject it at once.",
 )
 @click.option(
     "--wait/--no-wait",

@@ -112,7 +112,10 @@ def _lines_of(block: bytes) -> Sequence[Line]:
     try:
         return _decode_lines(block)
     except msgspec.MsgspecError as fault:
-        raise Unreachable(f"The service sent an invalid log line: {fault}.") from None
+        raise Unreachable(
+            f"The service sent an invalid log line: {fault}. Install the version of the service on this "
+            "machine too."
+        ) from None
 
 
 class Entries:

@@ -177,7 +177,10 @@ def _connect(
             connection.send(json.dumps(order))
             opened = json.loads(connection.recv(_OPEN_TIMEOUT))
         except (OSError, WebSocketException) as failure:
-            raise Unreachable(f"The shell at {address} does not answer: {failure}.") from None
+            raise Unreachable(
+                f"The shell at {address} does not answer: {failure}. Check that the service is reachable, "
+                "and try again."
+            ) from None
         if "error" in opened:
             raise RequestError(0, plain(opened["error"]))
         yield connection, opened
@@ -224,7 +227,11 @@ def _size() -> os.terminal_size:
 @click.command(epilog="Example: trainshed jobs forward JOB 6006")
 @job_argument
 @click.argument("port", metavar="[LOCAL:]PORT")
-@click.option("--replica", default="", help="Replica of the port. Default: the primary.")
+@click.option(
+    "--replica",
+    default="",
+    help="Replica to which the port is forwarded, such as workerpool1-0. Default: the primary.",
+)
 @endpoint_options
 def forward(endpoint: Endpoint, job: str, port: str, replica: str) -> None:
     """Forward a port of this machine (127.0.0.1, the same port or LOCAL) to a port of a running replica,
@@ -243,8 +250,8 @@ def forward(endpoint: Endpoint, job: str, port: str, replica: str) -> None:
         listener = socket.create_server(("127.0.0.1", int(local or wanted)))
     except (OSError, OverflowError) as failure:
         raise click.ClickException(
-            f"Port {local or wanted} of this machine is not available ({failure}). Choose another one: "
-            f"LOCAL:{wanted}"
+            f"Port {local or wanted} of this machine is not available ({failure}). Choose another local "
+            f"port: trainshed jobs forward {job} LOCAL:{wanted}"
         ) from None
     here = listener.getsockname()[1]
     click.echo(f"127.0.0.1:{here} forwards to {wanted} of {task}. Press Ctrl-C to stop.", err=True)
@@ -288,7 +295,9 @@ def _send_to_replica(connection: socket.socket, far: "ClientConnection") -> None
 @job_argument
 @click.argument("replica", required=False)
 @click.option(
-    "--attempt", type=click.IntRange(min=1), help="Attempt of the replica. Default: the newest."
+    "--attempt",
+    type=click.IntRange(min=1),
+    help="Number of the attempt whose replica you want to inspect. Default: the newest.",
 )
 @click.option(
     "-c", "--command", "line", metavar="LINE", help="Run this command line instead of a shell."

@@ -137,15 +137,24 @@ def end_lines(over: JobView, now: Nanos) -> list[str]:
     help="Follow until the job finishes, also across service restarts.",
 )
 @click.option(
-    "--trial", type=click.IntRange(min=1), metavar="N", help="Trial number of a tuning job."
+    "--trial",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of the trial, for the log of a tuning job.",
 )
 @click.option("--replica", metavar="REPLICA", help="Show only this replica, such as workerpool1-0.")
 @click.option(
-    "--tail", type=click.IntRange(min=1), metavar="N", help="Start with the last N lines."
+    "--tail",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Omit all earlier lines except the last N. Default: print all lines.",
 )
-@click.option("--timestamps", is_flag=True, help="Print the time of each line.")
+@click.option("--timestamps", is_flag=True, help="Print the time before each line.")
 @click.option(
-    "--since", metavar="TIME", callback=since, help="Start at this time, or this long ago: 10m."
+    "--since",
+    metavar="TIME",
+    callback=since,
+    help="Print only lines since this time, such as 2026-11-20T06:05, or since 10m (ago).",
 )
 @output_format("text", "Output as text, or one JSON object or YAML document per line.")
 @endpoint_options

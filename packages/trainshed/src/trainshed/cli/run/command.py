@@ -70,14 +70,16 @@ class ProgramCommand(click.Command):
     "-f",
     "--file",
     type=click.File("r", encoding="utf-8"),
-    help="Job file of either API in place of PATH; - reads standard input.",
+    help="Job file of the Vertex or ml API in place of PATH; - reads standard input.",
 )
 @click.option(
     "--image",
     metavar="IMAGE",
     help="Framework (pytorch, tensorflow=2.11) or image URI. Default: scikit-learn.",
 )
-@click.option("--module", metavar="MODULE", help="Module or file of a directory or package to run.")
+@click.option(
+    "--module", metavar="MODULE", help="Module or file to run, if PATH is a directory or a package."
+)
 @click.option(
     "--requirements",
     multiple=True,
@@ -90,9 +92,12 @@ class ProgramCommand(click.Command):
 )
 @click.option(
     "--machine-type",
-    help=f"Machine type of each replica. Default: {request.DEFAULT_MACHINE}, or a type with these GPUs.",
+    help=f"Machine type of each replica. Default: {request.DEFAULT_MACHINE}; with --gpus, a type with "
+    "these GPUs.",
 )
-@click.option("--gpus", type=click.IntRange(0), default=0, help="GPUs of each replica.")
+@click.option(
+    "--gpus", type=click.IntRange(0), default=0, help="Number of GPUs of each replica. Default: 0."
+)
 @click.option(
     "--accelerator",
     metavar="TYPE",
@@ -109,23 +114,25 @@ class ProgramCommand(click.Command):
     "secrets",
     multiple=True,
     metavar="NAME=SECRET",
-    help="Environment variable with this secret as its value.",
+    help="Environment variable NAME with the value of the secret SECRET.",
 )
 @click.option(
     "--output",
     metavar="gs://PATH",
     help="Directory for models and checkpoints. Default: a new directory for the job.",
 )
-@click.option("--name", metavar="NAME", help="Name of the job. Default: the program's.")
+@click.option("--name", metavar="NAME", help="Name of the job. Default: the name of the program.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the job.")
 @click.option(
     "--notify",
     multiple=True,
     metavar="TARGET",
-    help="Notify this target of the service's settings when the job ends or stalls.",
+    help="Target of notifications, from the service's settings, for when the job ends or stalls.",
 )
-@click.option("--timeout", metavar="TIME", help="Maximum running time, such as 2h.")
-@click.option("--spot", is_flag=True, help="Let jobs without --spot preempt the job.")
+@click.option(
+    "--timeout", metavar="TIME", help="Maximum running time, such as 2h. Default: 7 days."
+)
+@click.option("--spot", is_flag=True, help="Run a spot job: jobs without --spot may preempt it.")
 @click.option("--shell", "web_access", is_flag=True, help="Allow shells in the job's replicas.")
 @click.option(
     "--notebook",
@@ -137,7 +144,7 @@ class ProgramCommand(click.Command):
     "ports",
     multiple=True,
     metavar="NAME=PORT",
-    help="Web page of the program: a link opens the server on this port of the primary.",
+    help="Web page of the program: a link named NAME opens the server on this port of the primary replica.",
 )
 @click.option("--service-account", help="Service account whose credentials the program has.")
 @click.option(
@@ -159,13 +166,13 @@ class ProgramCommand(click.Command):
 @click.option(
     "--api",
     type=click.Choice([api.value for api in Api]),
-    help="API of the job file, if the command cannot detect it.",
+    help="API of the job file. Default: detect the API from the file.",
 )
 @click.option(
     "--as",
     "form_of",
     type=click.Choice([form.value for form in SnippetForm]),
-    help="Print the job for another client; submit nothing.",
+    help="Print the job as code or a command for this client; submit nothing.",
 )
 @click.option(
     "--dry-run", is_flag=True, help="Print where and when the job would run; submit nothing."
@@ -395,8 +402,9 @@ def _job_from_file(
     if extra or arguments:
         listed = ", ".join([*extra, *(["arguments after --"] if arguments else [])])
         raise click.UsageError(
-            f"A job file contains these options: omit {listed}. Allowed with a file are --name, --label, "
-            "--notify, --port, --project and --region."
+            f"{listed} cannot be combined with a job file, which contains these values itself. Omit them, "
+            "or change the file. Allowed with a file are --name, --label, --notify, --port, --project and "
+            "--region."
         )
     file = options["file"]
     name = options["name"] or (Path(file.name).stem if file.name not in ("-", "<stdin>") else "job")

@@ -43,9 +43,11 @@ def read(text: str) -> dict[str, Any]:
     except ValueError:
         value = _yaml(text)
     if value is None:
-        raise JobFileError("The file is empty.")
+        raise JobFileError("The job file is empty. Write the fields of a job into it.")
     if not isinstance(value, dict):
-        raise JobFileError("The file is not an object. Write a `name: value` for each field.")
+        raise JobFileError(
+            "The job file contains no fields. Write a line `name: value` for each field."
+        )
     return {name: _with_lists(name, item) for name, item in cast(dict[str, Any], value).items()}
 
 

@@ -98,7 +98,9 @@ def pack(path: Path, entry: str | None, requirements: Sequence[str]) -> Program:
     `entry`: the module, or the file in a directory, to run; None = determine it.
     """
     if not path.exists():
-        raise PackagingError(f"The file or directory {path} does not exist on this machine.")
+        raise PackagingError(
+            f"The file or directory {path} does not exist on this machine. Check the path."
+        )
     needed = _parse_requirements(requirements)
     if path.is_dir():
         return _directory(path.resolve(), entry, needed)
@@ -238,7 +240,8 @@ def _referenced_files(source: bytes, directory: Path) -> dict[str, Path]:
 def _directory(path: Path, entry: str | None, needed: list[str]) -> Program:
     if path in (Path.home().resolve(), Path("/"), Path("/tmp").resolve()):
         raise PackagingError(
-            f"{path} contains more than a program. Put the program into its own directory."
+            f"{path} cannot be packed, because it also contains files that do not belong to the program. "
+            "Put the program into its own directory."
         )
     if is_project(path):
         return _project(path, entry, needed)
@@ -251,7 +254,10 @@ def _directory(path: Path, entry: str | None, needed: list[str]) -> Program:
     if entry and names_file:
         entry = PurePosixPath(entry).as_posix()
         if entry not in files:
-            raise PackagingError(f"--module: the file {entry} does not exist in {path}.")
+            raise PackagingError(
+                f"--module: the file {entry} does not exist in {path}. Specify the path of a file relative "
+                "to this directory."
+            )
         return _program(files, _Start(entry), path.name, path, needed)
     if entry:
         return _program(files, _Start(module=entry), path.name, path, needed)
@@ -348,8 +354,8 @@ def _require_packable(files: Mapping[str, Path], root: Path) -> None:
     for name in files:
         if not {category(character) for character in name}.isdisjoint({"Cc", "Cs"}):
             raise PackagingError(
-                f"{name!r} in {root} contains characters that no package can have. Rename it, or move it "
-                "out."
+                f"The file name {name!r} in {root} contains control characters or is not UTF-8, so it "
+                "cannot be packed. Rename the file, or move it out."
             )
     sizes = {relative: size_of(path) for relative, path in files.items()}
     packed = set(files.values())

@@ -183,8 +183,8 @@ def machine_spec(
         numbers = {number for _, counts in machines for of in counts.values() for number in of}
         either = f"{', '.join(map(str, sorted(numbers)))} GPUs" if numbers else "no GPU"
         raise click.UsageError(
-            f"--gpus {gpus}: a {name or 'machine'} can have {either}. Use another --machine-type, such as "
-            "n1-standard-8."
+            f"--gpus {gpus}: a {name or 'machine'} can have {either}. Use another --machine-type, such "
+            "as n1-standard-8."
         )
     spec: dict[str, Any] = {"machineType": name or DEFAULT_MACHINE}
     return {**spec, "acceleratorType": kind or "", "acceleratorCount": gpus}

@@ -174,20 +174,21 @@ def requirement(text: str) -> str:
     text = _HASH.sub("", text).strip()
     if text.startswith("-"):
         raise ValueError(
-            "options are not supported. Set the index and links for pip and uv with PIP_INDEX_URL, "
-            "UV_INDEX_URL and PIP_FIND_LINKS in the environment"
+            "options of pip are not supported in requirements. Set the index and links for pip and uv with "
+            "PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS in the environment"
         )
     if re.match(r"(git\+|https?:|hg\+|svn\+)", text):
         egg = _EGG.search(text)
         if egg is None:
-            raise ValueError(f"it has no name. Write NAME @ {text}")
+            raise ValueError(f"the requirement has no name. Write NAME @ {text}")
         return f"{egg[1]} @ {text.partition('#')[0]}"
     if text.endswith((".whl", ".tar.gz", ".zip")) and "@" not in text:
         raise ValueError(
-            "it is a file of this machine. Use NAME @ and an address from which a job can download it"
+            "the requirement is a file of this machine. Use NAME @ and an address from which a job can "
+            "download it"
         )
     if not _REQUIREMENT.match(text):
-        raise ValueError("it is not a requirement. Write one such as pandas==2.2.0")
+        raise ValueError("the text is not a requirement. Write a requirement such as pandas==2.2.0")
     return text
 
 

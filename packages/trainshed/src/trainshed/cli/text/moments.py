@@ -29,7 +29,9 @@ def parse_moment(text: str) -> int:
     # `datetime` supports only microseconds, but times of log lines have nanoseconds.
     match = _MOMENT.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a moment such as 2026-11-20T05:55:42.123456Z")
+        raise ValueError(
+            f"{text!r} is not a time in RFC 3339 format, such as 2026-11-20T05:55:42.123456Z"
+        )
     seconds = int(datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp())
     return seconds * _SECOND + int((match[2] or "").ljust(9, "0"))
 
@@ -65,7 +67,7 @@ def seconds_of(text: str) -> float:
     match = _LENGTH.fullmatch(text)
     seconds = float(match[1]) * _SECONDS[match[2]] if match else -1.0
     if not 0 <= seconds <= _CENTURY:
-        raise ValueError(f"{text!r} is not a time such as 45s, 10m or 2h")
+        raise ValueError(f"{text!r} is not a length of time such as 45s, 10m or 2h")
     return seconds
 
 

@@ -133,7 +133,9 @@ class Commands:
             finally:
                 stop.unregister(process)
             if process.returncode and stop.is_asked:
-                raise ToolFailed("it was stopped, because no job waits for it any more")
+                raise ToolFailed(
+                    f"{self.binary} was stopped, because no job needs the image any more"
+                )
             self._check(process, late, "\n".join(last), self._long)
 
     @contextmanager
@@ -192,9 +194,9 @@ class Commands:
         if not process.returncode:
             return
         if self._closing.is_asked:
-            raise ToolFailed("the service is being stopped")
+            raise ToolFailed("the service is stopping")
         if late.is_set():
-            raise ToolFailed(f"it did not answer within {seconds:.0f} seconds")
+            raise ToolFailed(f"{self.binary} did not finish within {seconds:.0f} seconds")
         words = extract_error(errors) or f"it ended with status {process.returncode}"
         answer = words.lower().replace(_OWN, "")
         raise ToolFailed(words, final=any(sign in answer for sign in FAILURES["final"]))

@@ -118,7 +118,7 @@ class PullPolicy:
         config = tool.inspect(reference)
         if config is None:
             raise BuildFailed(
-                f"{tool.name} pulled the image {reference}, but does not find it. Submit the job again."
+                f"{tool.name} pulled the image {reference}, but then did not find it. Submit the job again."
             )
         return config
 
@@ -267,7 +267,8 @@ class Images:
             # Reject the directory. Its owner could change the unpacked images, and an image also specifies
             # the user of its programs.
             raise PermissionError(
-                f"it belongs to user {stat.st_uid}, but unpacked images must belong to the service's user"
+                f"the directory belongs to user {stat.st_uid}, but unpacked images must belong to the "
+                "service's user"
             )
         if stat.st_mode & 0o077:
             self._root.chmod(0o700)

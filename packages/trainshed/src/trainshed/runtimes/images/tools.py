@@ -119,4 +119,4 @@ def _probe(name: str, commands: Commands) -> ImageTool:
             name = "podman"
         return _PROBES[name](commands)
     except (ValueError, KeyError, TypeError) as failure:
-        raise ToolFailed(f"its answer is invalid: {failure}") from failure
+        raise ToolFailed(f"{name} printed an invalid answer: {failure}") from failure

@@ -32,7 +32,8 @@ def check_room(place: Path, needed: int) -> None:
     free = shutil.disk_usage(place).free
     if needed + _RESERVE > free:
         raise DiskFull(
-            f"it needs {megabytes(needed)} unpacked, and {megabytes(free)} are free on the disk of {place}"
+            f"the image needs {megabytes(needed)} unpacked, but only {megabytes(free)} are free on the disk "
+            f"of {place}"
         )
 
 
@@ -45,7 +46,7 @@ def unpack(root: Path, export: Callable[[IO[bytes]], object]) -> None:
     UnpackingFailed. Also raises the errors of `export`, unless tar caused them."""
     tar = shutil.which("tar")
     if tar is None:
-        raise UnpackingFailed("the program tar was not found on the service's PATH")
+        raise UnpackingFailed("the program tar was not found on the service's PATH. Install tar")
     # If tar runs as root, keep the numeric owners, because names of owners refer to users of the image.
     # Otherwise the service's user becomes the owner of all files.
     owners = ["--numeric-owner", "--same-owner"] if os.geteuid() == 0 else ["--no-same-owner"]
@@ -84,7 +85,7 @@ def unpack(root: Path, export: Callable[[IO[bytes]], object]) -> None:
         cause = "; ".join(complaints[-3:]) or f"it ended with status {status}"
         if "No space left" in cause:
             raise DiskFull(f"the disk of {root} is full")
-        raise UnpackingFailed(f"tar could not unpack it: {cause}")
+        raise UnpackingFailed(f"tar could not unpack the image: {cause}")
 
 
 def remove_devices(root: Path) -> None:

@@ -185,7 +185,8 @@ class Backup:
                     self._copy_noncurrent(store, kept, bucket)
                 if table.count() != self._objects:
                     raise OSError(
-                        "The objects' metadata could not be written. Free some space and try again"
+                        "The metadata of the objects in buckets could not be written. Free some space and "
+                        "try again"
                     )
         for name in (RECORDS, GENERATIONS):
             self._copy_file(self._temporary / name, f"{state.name}/{name}")

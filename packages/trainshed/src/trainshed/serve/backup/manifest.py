@@ -89,14 +89,15 @@ def decode(manifest: bytes) -> Contents:
         ) from failure
     if contents.format > FORMAT:
         raise BackupUnusable(
-            f"This version does not support its format. Restore it with version {contents.version}, which "
-            "created it, or a later version."
+            "This version of Trainshed does not support the backup's format. Restore the backup with "
+            f"version {contents.version}, which created it, or a later version."
         )
     for entry in contents.entries:
         # Reject a path that might lead out of the directory (path traversal).
         path = entry.path
         if path.startswith("/") or not path or {"", ".", ".."} & set(path.split("/")):
             raise BackupUnusable(
-                f"It contains {path!r}, which is not a path below a data directory. Use another backup."
+                f"The backup contains {path!r}, which is not a path below a data directory. Use another "
+                "backup."
             )
     return contents

@@ -165,7 +165,7 @@ def require_not_emptied(database: Path) -> None:
     """Raise StoreUnreadable if the file of an earlier database is empty. SQLite would create a new database
     in the file."""
     if database.exists() and not database.stat().st_size:
-        raise damaged_error(database, "it is empty")
+        raise damaged_error(database, "the file is empty")
 
 
 def damaged_error(database: Path, cause: str) -> StoreUnreadable:
@@ -185,7 +185,7 @@ def load_statements(file: str, folder: Path = _HERE) -> Mapping[str, str]:
     statements: dict[str, str] = {}
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
         if name in statements:
-            raise ValueError(f"{file} contains the statement {name!r} twice; rename one")
+            raise ValueError(f"{file} contains the SQL statement {name!r} twice; rename one")
         statements[name] = body.strip().removesuffix(";")
     return MappingProxyType(statements)
 
@@ -207,7 +207,9 @@ def scripts() -> tuple[tuple[int, str], ...]:
     )
     numbers = [number for number, _ in files]
     if numbers != list(range(1, len(files) + 1)):
-        raise ValueError(f"migrations must count from 1 without gaps, found {numbers}")
+        raise ValueError(
+            f"the numbers of migration files must count from 1 without gaps, found {numbers}"
+        )
     return tuple(files)
 
 

@@ -45,7 +45,7 @@ def copy_database(database: Path, target: Path) -> None:
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.OperationalError as failure:
-        raise OSError(f"{database} cannot be copied: {failure}") from failure
+        raise OSError(f"the database {database} cannot be copied: {failure}") from failure
     except sqlite3.DatabaseError as failure:
         raise damaged_error(database, str(failure)) from failure
 

@@ -238,8 +238,8 @@ class Intake(Port):
                 )
             if parent := _waiting_parent(connection, uid):
                 raise FailedPrecondition(
-                    f"{name} belongs to {parent.name}, which has not yet processed its end; delete "
-                    f"it in a moment, or after the end of {parent.name}"
+                    f"{name} belongs to {parent.name}, which has not yet processed the end of {name}; "
+                    f"delete {name} in a moment, or after the end of {parent.name}"
                 )
             for statement in _OF_A_JOB:
                 connection.execute(_SQL[statement], {"uid": uid})
@@ -378,8 +378,8 @@ class Ledger(Port):
         def work(connection: sqlite3.Connection) -> None:
             if connection.execute(_SQL["is_leader"], {"epoch": epoch}).fetchone() is None:
                 raise StaleCommit(
-                    f"cannot store the new job {made.job.uid}: epoch {epoch} has ended; this "
-                    "controller must stop"
+                    f"cannot store the new job {made.job.uid}: a newer controller has replaced this one "
+                    f"(epoch {epoch}), so this controller must stop"
                 )
             store(connection)
 
@@ -450,9 +450,9 @@ class Ledger(Port):
             rows = connection.execute(_SQL["commit_job"], parameters).fetchall()
             if not rows:
                 raise StaleCommit(
-                    f"job {job.uid}, step to {job.state}: the step is out of date. The generation "
-                    f"is no longer {commit.expected_generation}, a new request has arrived, or "
-                    f"epoch {epoch} has ended. Load the job again"
+                    f"job {job.uid}, step to {job.state}: the step is out of date. The job's generation is "
+                    f"no longer {commit.expected_generation}, a new request has arrived, or a newer "
+                    f"controller has replaced this one (epoch {epoch}). Load the job again"
                 )
             connection.execute(_SQL["move_work"], parameters)
             if commit.consumed_intents:

@@ -128,7 +128,8 @@ def version_writer(version: ModelVersion) -> Callable[[sqlite3.Connection], None
         newest = others[0].version if others else 0
         if version.version <= newest:
             raise AlreadyExists(
-                f"{version.name}@{version.version} cannot be registered: the newest version is {newest}"
+                f"{version.name}@{version.version} cannot be registered: version {newest} already exists. "
+                "Send the request again"
             )
         if not newest and version.version != 1:
             raise missing(version.name)
