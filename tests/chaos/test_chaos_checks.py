@@ -67,7 +67,7 @@ def test_chaos_diary_lists_all_incarnations_of_a_replica(tmp_path: Path) -> None
     assert diary.read(tmp_path).has_duplicate
 
 
-def test_start_on_a_full_disk_uses_a_job_retry() -> None:
+def test_failed_start_on_a_full_disk_uses_up_a_retry_of_the_job() -> None:
     """docs/adr/0045: it counts as a failure of the service. After the third, the job fails."""
     killed = plan(*[End.KILLED] * 6, End.SUCCEEDS)
     assert course(killed).lives == (6, 1)

@@ -169,7 +169,7 @@ def test_program_cannot_impersonate_another_caller(service: Service) -> None:
     assert ask(service, mine + program("q"), "GET", "/storage/v1/b/bucket-q")[0] == 400
 
 
-def test_relay_without_a_valid_preamble_is_rejected(service: Service) -> None:
+def test_relay_connection_without_a_valid_identity_line_is_rejected(service: Service) -> None:
     """The relay of an older version gets a clear error."""
     odd = (b'{"project": ""}', b'{"project": 7}', b"{}", b"[]", b"\xff{}", b"GET / HTTP/1.1")
     for first in (b"", *(line + b"\n" for line in odd), b"x" * 5000 + b"\n", b"x" * 5000):
@@ -187,7 +187,9 @@ def test_relay_without_a_valid_preamble_is_rejected(service: Service) -> None:
         assert b"older version" in answer
 
 
-def test_preamble_may_be_fragmented_and_applies_to_the_connection(service: Service) -> None:
+def test_identity_line_may_arrive_in_pieces_and_applies_to_the_whole_connection(
+    service: Service,
+) -> None:
     connection = Relay(service, b"")
     connection.connect()
     who = program("p")
@@ -205,7 +207,9 @@ def test_preamble_may_be_fragmented_and_applies_to_the_connection(service: Servi
     connection.close()
 
 
-def test_visible_buckets_follow_bucket_changes(tmp_path: Path) -> None:
+def test_visible_buckets_of_a_project_change_when_buckets_or_their_policies_change(
+    tmp_path: Path,
+) -> None:
     """spec/program#storage: `/gcs/BUCKET` for all current buckets."""
     store = ObjectStore(tmp_path / "buckets", rules=RULES)
     store.catalog.ensure("bucket-1", project="p")
@@ -404,7 +408,7 @@ def test_program_cannot_make_a_bucket_public(service: Service) -> None:
     assert ask(service, program("q", "a@q"), "GET", "/storage/v1/b/bucket-p/o/x")[0] == 200
 
 
-def test_objects_are_not_served_as_pages_of_the_port(service: Service) -> None:
+def test_objects_with_html_content_are_not_served_as_web_pages(service: Service) -> None:
     """Programs write the objects, and the port may be the console's (stored XSS)."""
     page = {**service.bearer, "Content-Type": "text/html"}
     target = "/upload/storage/v1/b/bucket-p/o?uploadType=media&name=a/page%20%22.html"
@@ -446,7 +450,9 @@ def address(request: pytest.FixtureRequest, service: Service) -> Iterator[str]:
         yield service.address(port)
 
 
-def test_client_can_exchange_a_token_at_a_url_with_a_key(address: str) -> None:
+def test_client_can_exchange_a_refresh_token_at_a_url_that_contains_a_storage_key(
+    address: str,
+) -> None:
     """Google's C++ library, which PyArrow uses for `gs://`, does this with the variables of `trainshed
     env`."""
     port = int(address.split(":")[2].split("/", maxsplit=1)[0])
@@ -506,7 +512,7 @@ def test_object_tests_of_unreadable_files_pass_for_an_unprivileged_user() -> Non
     run_as_nobody("tests/unit/test_buckets_objects.py", "-k", "unreadable_file", timeout=120)
 
 
-def test_hundreds_of_waiting_programs_receive_a_notice(service: Service) -> None:
+def test_hundreds_of_programs_that_wait_for_preemption_are_notified(service: Service) -> None:
     """Waiting connections use no threads, and a disconnected client frees its connection."""
     path = "/computeMetadata/v1/instance/preempted"
     headers = {"Metadata-Flavor": "Google"}

@@ -116,7 +116,7 @@ class CrashingReader(io.BytesIO):
         return super().read(size)
 
 
-def test_python_client_uses_versions_and_holds(client: Any) -> None:
+def test_google_python_client_can_use_object_versions_and_holds(client: Any) -> None:
     bucket = client.bucket("bucket-1")
     bucket.versioning_enabled = True
     bucket.create()
@@ -139,7 +139,7 @@ def test_python_client_uses_versions_and_holds(client: Any) -> None:
     assert not bucket.exists()
 
 
-def test_store_is_served_by_one_process_at_a_time(service: Service) -> None:
+def test_new_bucket_process_waits_until_the_previous_process_has_ended(service: Service) -> None:
     """A new process waits until the previous one has finished its last request."""
     bucket = client_at(service.address()).create_bucket("bucket-1")
     busy = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)

@@ -138,7 +138,7 @@ def test_python_client_uses_remote_buckets(bucket: Any, service: Service) -> Non
     assert not (service.root / "far-1").exists()
 
 
-def test_list_with_a_prefix_reads_few_other_names(
+def test_list_with_a_prefix_reads_few_names_without_the_prefix(
     bucket: Any, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "bb1", "bb2", "c", "d"):
@@ -174,7 +174,9 @@ def test_preconditions_apply_in_remote_buckets(bucket: Any) -> None:
     assert bucket.blob("x", generation=second).download_as_bytes() == b"three"
 
 
-def test_exactly_one_concurrent_creation_succeeds(bucket: Any, service: Service) -> None:
+def test_exactly_one_of_several_concurrent_object_creations_succeeds(
+    bucket: Any, service: Service
+) -> None:
     """The store decides, so this is also true for several services."""
 
     def create(number: int) -> bool:
@@ -245,7 +247,7 @@ def test_interrupted_commit_to_a_remote_bucket_is_repeated(
     assert not path.exists()
 
 
-def test_properties_that_the_store_cannot_hold_are_rejected(bucket: Any) -> None:
+def test_object_properties_that_the_remote_store_does_not_support_are_rejected(bucket: Any) -> None:
     for name in ("dir/", "a//b", "a/../b", "new\tline"):
         with pytest.raises(BadRequest, match="remote store"):
             bucket.blob(name).upload_from_string("")
@@ -264,7 +266,7 @@ def test_properties_that_the_store_cannot_hold_are_rejected(bucket: Any) -> None
         bucket.delete()
 
 
-def test_other_parts_of_the_service_use_remote_buckets(
+def test_output_checks_and_package_downloads_of_the_service_use_remote_buckets(
     bucket: Any, object_store: ObjectStore
 ) -> None:
     """spec/submit#job-directory: output directories are probed, and packages are fetched from such a bucket.
@@ -291,7 +293,7 @@ def test_other_parts_of_the_service_use_remote_buckets(
     assert not parts.is_closed("far-1", "theirs")
 
 
-def test_unreachable_store_causes_a_503_without_secrets(
+def test_unreachable_remote_store_causes_a_503_response_without_secrets(
     tmp_path: Path, table: BucketTable, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as nobody:

@@ -82,7 +82,7 @@ def code(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
     return answer[0], match[1] if match else ""
 
 
-def test_signed_url_permits_only_its_method(signer: Signer) -> None:
+def test_signed_url_permits_only_the_http_method_that_was_signed(signer: Signer) -> None:
     assert signer.send("GET", signer.url())[2] == b"content"
     status, headers, _ = signer.send("HEAD", signer.url("HEAD"))
     assert (status, headers["content-length"]) == (200, "7")
@@ -222,7 +222,7 @@ def altered_requests(url: str) -> list[tuple[str, str]]:
     ]
 
 
-def test_request_that_differs_from_the_signed_one_is_rejected(signer: Signer) -> None:
+def test_request_that_differs_from_the_signed_request_is_rejected(signer: Signer) -> None:
     """The difference is in the method, path, query, signature or algorithm. It is rejected even if the same
     request contains the owner's token."""
     url = signer.url()
@@ -268,7 +268,7 @@ def test_signed_post_does_not_permit_other_methods(signer: Signer) -> None:
     assert code(signer.send("POST", url, headers=headers)) == (403, "SignatureDoesNotMatch")
 
 
-def test_signed_url_with_a_key_is_rejected(signer: Signer) -> None:
+def test_signed_url_whose_address_contains_a_storage_key_is_rejected(signer: Signer) -> None:
     """STORAGE_EMULATOR_HOST of `trainshed env` contains a key that gives access to all buckets without
     expiry."""
     signer.address = signer.service.address()

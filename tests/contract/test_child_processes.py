@@ -129,7 +129,7 @@ def test_closing_listeners_keeps_sockets_of_a_new_service(tmp_path: Path) -> Non
     assert not Path(setup.gateway).exists()
 
 
-def test_advisor_process_ends_with_a_killed_service() -> None:
+def test_process_that_computes_suggestions_ends_with_a_killed_service() -> None:
     child = orphan_child(ADVISED, hold=signal.SIGCONT)
     wait_until_gone([child])
 

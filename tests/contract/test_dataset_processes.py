@@ -56,7 +56,9 @@ def steps() -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["*mall", "packed"])
-async def test_shards_are_written_with_the_jobs_rights(service: Service, name: str) -> None:
+async def test_dataset_shards_are_written_with_the_permissions_of_the_job(
+    service: Service, name: str
+) -> None:
     processes, messages = SplitProcesses(service.replicas), list[str]()
     small_plan = plan(f"gs://of-own/in/{name}.csv", f"gs://of-own/out/{name.strip('*')}")
     written = await processes.write(small_plan, OWN, messages.append)
@@ -106,7 +108,7 @@ async def test_cancelled_split_leaves_no_process(service: Service) -> None:
     assert "manifest.json" not in files(service, large_plan.directory)
 
 
-async def test_directory_is_copied_with_the_projects_rights(service: Service) -> None:
+async def test_directory_is_copied_with_the_permissions_of_the_project(service: Service) -> None:
     for name in ("model.pt", "variables/0%20a%25b", "old/x"):
         service.put("of-own", f"m/{name}", name.encode())
     service.put("of-own", "m-old/model.pt", b"another model")

@@ -261,7 +261,7 @@ def test_request_offering_http2_upgrade_is_answered_over_http1(
 
 
 @pytest.mark.parametrize(("holders", "dropped"), [("abaa", [0]), ("abab", [4])])
-def test_caller_with_the_most_connections_loses_a_connection(
+def test_caller_with_the_most_connections_loses_a_connection_at_the_limit(
     holders: str, dropped: list[int]
 ) -> None:
     """Earlier, one program that did not read its 4,096 downloads blocked storage and metadata for all other

@@ -225,7 +225,7 @@ async def test_unread_curves_of_a_finished_job_are_read_after_a_restart(
                 harness.news.clear()
 
 
-async def test_exceeded_tag_limit_causes_one_notice(
+async def test_job_with_too_many_curve_tags_causes_a_single_notice(
     harness: CurveHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(curves_module, "MAX_SERIES", 2)

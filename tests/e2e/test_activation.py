@@ -213,7 +213,7 @@ def test_unused_activation_socket_fails_the_start(keeper: Keeper) -> None:
     assert f"{keeper.port}, {keeper.port + 1}, {other}, {keeper.port + 3}" in text
 
 
-def test_public_activation_socket_needs_matching_settings(keeper: Keeper) -> None:
+def test_public_activation_socket_without_matching_settings_fails_the_start(keeper: Keeper) -> None:
     """Tokens would cross the network without TLS."""
     keeper.sockets[0].close()
     os.close(keeper.handles[0])

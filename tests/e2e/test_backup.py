@@ -201,7 +201,7 @@ def test_backup_under_load_can_be_restored_next_to_the_original(data: Path, tmp_
         assert original.call("GET", f"/trainshed/v1/jobs/{busy}")["state"] == "RUNNING"
 
 
-def test_interrupted_backup_is_not_mistaken_for_a_complete_one(data: Path, tmp_path: Path) -> None:
+def test_interrupted_or_changed_backup_is_rejected(data: Path, tmp_path: Path) -> None:
     """A backup that was changed is rejected too. None of this needs a service."""
     open_database(data).close()
     (data / "jobs.key").write_text("what signs the tokens of programs")

@@ -69,7 +69,9 @@ def test_cross_site_websocket_is_rejected(service: Service) -> None:
         assert "token" in json.loads(connection.recv())["error"]
 
 
-def test_invalid_text_closes_only_its_websocket(service: Service) -> None:
+def test_websocket_that_receives_invalid_text_closes_without_affecting_the_service(
+    service: Service,
+) -> None:
     door = f"{service.rest.replace('http', 'ws', 1)}/shell/connect"
     log = service.data / "service.log"
     before = log.read_text()

@@ -60,7 +60,7 @@ def run_job(service: Service, job: dict[str, Any]) -> str:
     return uid
 
 
-def test_new_user_submits_a_job_and_watches_it(
+def test_new_user_can_submit_a_job_and_watch_its_progress(
     service: Service, enter: Callable[..., Page], commons: Path
 ) -> None:
     gate = make_pipe(commons / "gate")
@@ -414,7 +414,7 @@ def test_bucket_objects_are_served_as_downloads(
         assert "content-disposition" not in refused.headers, "an error is no file"
 
 
-def test_axis_ranges_filter_the_trials(
+def test_ranges_on_the_axes_of_a_study_chart_filter_its_trials(
     service: Service, enter: Callable[..., Page], pages: dict[str, str]
 ) -> None:
     """The user sets ranges by pointer and by keys, for any number of axes. Escape clears a range."""

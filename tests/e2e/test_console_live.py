@@ -61,7 +61,7 @@ def test_layout_does_not_shift_while_data_streams(
     assert all(amount < MAX_LAYOUT_SHIFT for amount in amounts.values()), shifts
 
 
-def test_job_list_has_no_gap_after_a_burst_of_jobs(
+def test_job_list_shows_all_jobs_after_many_jobs_are_created_at_once(
     service: Service, enter: Callable[..., Page]
 ) -> None:
     """More rows than the stream renders. Rows that moved down are updated too."""
@@ -86,7 +86,7 @@ def test_job_list_has_no_gap_after_a_burst_of_jobs(
     expect(rows.nth(29)).to_contain_text("number-70")
 
 
-def test_hidden_page_holds_no_connection(
+def test_hidden_browser_tab_keeps_no_connection_open(
     service: Service, enter: Callable[..., Page], gate: Path
 ) -> None:
     """Browsers allow six connections per host. More tabs with followed logs block no other page, and resume
@@ -195,7 +195,7 @@ def test_log_lines_are_rendered_selected_copied_and_linked(
     assert linked.evaluate("navigator.clipboard.readText()").splitlines()[0].endswith(first)
 
 
-def test_page_shows_sign_out_and_deleted_job(
+def test_open_job_page_shows_that_its_job_was_deleted_or_its_user_signed_out(
     service: Service, enter: Callable[..., Page], gate: Path
 ) -> None:
     job = submit(service, container_job(f"open({str(gate)!r}).read()", name="short-lived"))
@@ -235,7 +235,7 @@ def service_and_browser(
     down(tmp_path / "data")
 
 
-def test_page_survives_a_service_restart(
+def test_open_job_page_continues_to_update_after_a_service_restart(
     service_and_browser: tuple[Service, BrowserContext], gate: Path
 ) -> None:
     service, context = service_and_browser

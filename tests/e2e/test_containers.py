@@ -69,7 +69,9 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackSetup]:
         registry.close()
 
 
-def test_program_sees_its_image_and_its_job(setup: AttackSetup) -> None:
+def test_program_in_a_container_sees_the_files_of_its_image_and_the_buckets_of_its_job(
+    setup: AttackSetup,
+) -> None:
     """spec/program#hostnames: entry point and CMD of the image, its variables and directory; hostname and
     buckets of the job.
     """
@@ -166,7 +168,9 @@ def test_gcloud_packages_a_directory_and_its_image_runs(
     assert setup.service.lines(uid, "workerpool0-0")[-1] == "packed ['--x', '1']"
 
 
-def test_registry_with_a_login_and_an_outage_is_retried(setup: AttackSetup) -> None:
+def test_job_fails_without_registry_credentials_and_is_retried_on_a_registry_outage(
+    setup: AttackSetup,
+) -> None:
     """spec/failures#service-failures: without permission the job fails immediately with instructions. An
     unreachable registry costs an attempt. The test's registry has no TLS, as docs/containers.md describes.
     """

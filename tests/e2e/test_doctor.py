@@ -9,7 +9,7 @@ import yaml
 from tests.e2e import fork_server
 
 
-def test_doctor_shows_the_level_and_its_effects(tmp_path: Path) -> None:
+def test_doctor_command_shows_the_isolation_level_and_its_effects(tmp_path: Path) -> None:
     environ = os.environ | {"TRAINSHED_CACHE": str(tmp_path / "cache")}
     words = ["-m", "trainshed", "doctor", "--data", str(tmp_path / "data"), "--format", "yaml"]
     done = fork_server.services().run(words, environ)

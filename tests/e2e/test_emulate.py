@@ -101,7 +101,7 @@ def test_trial_reports_the_planned_measurements(trainshed_vertex):
 """
 
 
-def test_user_tests_run_with_the_pytest_fixture(tmp_path: Path) -> None:
+def test_tests_of_a_user_pass_with_the_pytest_fixture_of_trainshed(tmp_path: Path) -> None:
     (tmp_path / "test_training.py").write_text(running.KEPT_CHANNEL + TESTS)
     words = ["-m", "pytest", "-p", "trainshed.cli.pytest_plugin", "--basetemp=files", "."]
     variables = environment(tmp_path / "unused") | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -110,7 +110,7 @@ def test_user_tests_run_with_the_pytest_fixture(tmp_path: Path) -> None:
     assert b"5 passed" in run.stdout
 
 
-def test_plug_in_loads_nothing_in_unrelated_pytest_runs() -> None:
+def test_pytest_plug_in_imports_no_large_modules_in_unrelated_test_runs() -> None:
     heavy = {"click", "msgspec", "trainshed.core"}
     script = f"import sys, trainshed.cli.pytest_plugin; print({heavy} & {{*sys.modules}})"
     run = execute(sys.executable, "-c", script, check=True)
@@ -165,7 +165,7 @@ def test_csrf_cannot_run_a_program_in_the_emulator(from_action: dict[str, str]) 
 
 
 @pytest.mark.usefixtures("from_action")
-def test_sigkill_leaves_no_processes_or_files(tmp_path: Path) -> None:
+def test_killed_emulator_leaves_no_processes_or_files(tmp_path: Path) -> None:
     """Two emulators in parallel."""
     mark, name = new_mark(), "export TRAINSHED_ENDPOINT="
     with running.beginning(tmp_path, "emulate", "--port", "0", MARK=mark) as process:

@@ -44,7 +44,9 @@ def test_first_example_trains_in_pytorch_and_saves_its_model(tmp_path: Path) -> 
         pytest.param("keras_digits.py", "tensorflow", marks=pytest.mark.soak),
     ],
 )
-def test_resuming_examples_resume_after_a_kill(service: Service, program: str, image: str) -> None:
+def test_documented_examples_resume_from_checkpoints_after_a_kill(
+    service: Service, program: str, image: str
+) -> None:
     """docs/drills.md; scikit-learn in the small environment that most tests share."""
     words = f"run {program} --image {image} --format json -- --pause 0.2 --epochs 50"
     run = trainshed(*words.split(), data=service.data, cwd=ROOT / "examples/resume")

@@ -22,7 +22,7 @@ def place() -> Iterator[Path]:
         yield small
 
 
-def test_up_on_a_full_disk_prints_a_one_line_error(place: Path) -> None:
+def test_trainshed_up_on_a_full_disk_prints_a_single_line_error(place: Path) -> None:
     """The data directory has a database or none. When space is free, the service starts again."""
     places = (place / "old", place / "fresh")
     with running(places[0]):

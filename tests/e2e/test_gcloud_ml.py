@@ -221,7 +221,9 @@ def describe_job(service: Service, job_id: str) -> dict[str, Any]:
     return service.call("GET", f"/v1/projects/{PROJECT}/jobs/{job_id}")
 
 
-def test_custom_cluster_succeeds_when_its_master_succeeds(submitted_jobs: Submitted) -> None:
+def test_job_on_a_custom_cluster_succeeds_when_its_master_succeeds(
+    submitted_jobs: Submitted,
+) -> None:
     """The guide's form runs on this machine with any requested resources (spec/submit#gcloud, spec/program,
     spec/lifecycle#end). The workers never end.
     """
@@ -267,7 +269,9 @@ def test_custom_cluster_succeeds_when_its_master_succeeds(submitted_jobs: Submit
     assert [uri.startswith(place) for uri in trained["packageUris"]] == [True, True]
 
 
-def test_failing_program_shows_its_last_lines(submitted_jobs: Submitted) -> None:
+def test_error_of_a_failed_job_contains_the_last_output_lines_of_its_program(
+    submitted_jobs: Submitted,
+) -> None:
     """spec/failures#messages: the public message with the program's last lines; `submit --stream-logs` exits
     with 1.
     """

@@ -24,7 +24,7 @@ gcloud storage cat --display-url 'gs://gcloud-storage/tree/**'
 """
 
 
-def test_storage_clients_work_with_the_variables_of_trainshed_env(
+def test_storage_clients_can_access_buckets_with_the_variables_of_trainshed_env(
     service: Service, tmp_path: Path
 ) -> None:
     """spec/clients#recipes: after `eval "$(trainshed env)"` the clients find the service without more

@@ -86,7 +86,7 @@ def test_gcloud_creates_follows_lists_and_cancels_a_job(service: Service, tmp_pa
     assert workers == {}
 
 
-def test_gcloud_storage_works_inside_a_job(service: Service) -> None:
+def test_gcloud_storage_commands_succeed_inside_a_job(service: Service) -> None:
     """spec/clients#inside-jobs: samples copy with gcloud from inside; spec/program#storage: without
     configuration.
     """

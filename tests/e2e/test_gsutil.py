@@ -44,7 +44,7 @@ def test_program_of_a_package_can_call_gsutil(service: Service) -> None:
 _WHERE = "import shutil; print('AT', shutil.which('gsu' + 'til'))"
 
 
-def test_gsutil_is_available_only_to_commands_that_use_it(service: Service) -> None:
+def test_gsutil_is_available_only_to_commands_that_call_gsutil(service: Service) -> None:
     for script, is_there in ((f"{_WHERE}  # gsutil", True), (_WHERE, False)):
         job = submit(service, container_job(script))
         service.finish(job)

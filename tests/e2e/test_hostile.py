@@ -95,7 +95,7 @@ def test_every_attack_has_the_documented_result(attack_run: AttackRun) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_program_of_a_warm_attack_started_warm(attack_run: AttackRun) -> None:
+def test_every_program_of_the_attack_on_warm_starts_is_started_warm(attack_run: AttackRun) -> None:
     """spec/program#warm-starts: the attacker's second incarnation too, because otherwise the attempts prove
     nothing.
     """
@@ -109,14 +109,14 @@ def test_every_program_of_a_warm_attack_started_warm(attack_run: AttackRun) -> N
     assert all(began.values()) and not wrong, began
 
 
-def test_attacker_can_use_its_own_resources(attack_run: AttackRun) -> None:
+def test_attack_program_succeeds_on_its_own_resources(attack_run: AttackRun) -> None:
     """The same operations succeed on the attacker's own resources, so the attempts fail for lack of
     permission.
     """
     assert set(attack_run.attack.controls.values()) == {200}, attack_run.attack.controls
 
 
-def test_memory_beyond_the_limit_ends_the_program(attack_run: AttackRun) -> None:
+def test_program_that_exceeds_its_memory_limit_is_ended(attack_run: AttackRun) -> None:
     """spec/failures#out-of-memory."""
     meal = attack_run.memory_uses["touched"]
     assert not meal.has_survived
@@ -125,7 +125,9 @@ def test_memory_beyond_the_limit_ends_the_program(attack_run: AttackRun) -> None
         assert meal.peak < MEMORY
 
 
-def test_unmapped_memory_counts_where_the_kernel_counts_it(attack_run: AttackRun) -> None:
+def test_program_with_unmapped_memory_is_ended_only_if_the_kernel_counts_that_memory(
+    attack_run: AttackRun,
+) -> None:
     assert attack_run.memory_uses["unmapped"].has_survived is not attack_run.kernel
 
 
@@ -135,7 +137,9 @@ def test_flood_of_output_does_not_grow_the_shims_memory(attack_run: AttackRun) -
     assert attack_run.attack.error["code"] == 3, "it ended as it wished"
 
 
-def test_attack_does_not_affect_the_other_project(attack_run: AttackRun) -> None:
+def test_attack_changes_neither_jobs_nor_objects_of_the_attacked_project(
+    attack_run: AttackRun,
+) -> None:
     """The other project's job continues, its object is unchanged, and the service answers."""
     service = attack_run.setup.service
     assert service.process.poll() is None

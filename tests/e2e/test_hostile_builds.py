@@ -165,7 +165,7 @@ def test_setup_script_sees_no_variables_of_the_service(attack_run: AttackRun) ->
     assert not [name for name in attack_run.facts["environ"] if name.startswith("TRAINSHED")]
 
 
-def test_memory_beyond_the_limit_fails_the_job(attack_run: AttackRun) -> None:
+def test_setup_script_that_exceeds_the_memory_limit_fails_the_job(attack_run: AttackRun) -> None:
     setup_script = (
         f"# {uuid.uuid4().hex}\ntaken = [bytearray(b'x' * (16 << 20)) for _ in range(96)]\n"
     )

@@ -122,7 +122,7 @@ DRAWN = {
         for line in COMMANDS
     ],
 )
-def test_only_text_and_colors_reach_the_terminal(
+def test_only_text_and_colors_of_hostile_output_reach_the_terminal(
     hostile: tuple[Service, str], line: str, show: Any
 ) -> None:
     service, job = hostile
@@ -147,7 +147,7 @@ def test_only_text_and_colors_reach_the_terminal(
                 json.loads(text)
 
 
-def test_colors_end_with_their_line(hostile: tuple[Service, str]) -> None:
+def test_colors_of_a_log_line_end_at_the_end_of_the_line(hostile: tuple[Service, str]) -> None:
     service, job = hostile
     seen = on_a_terminal(Path(service.extra["data"]), ["jobs", "logs", job])
     # The second time in the job's error, which follows its log.

@@ -159,7 +159,7 @@ def test_image_is_small_and_contains_only_the_release(
 
 
 @pytest.mark.parametrize("level", _OPTIONS)
-def test_isolation_in_containers_matches_the_page(
+def test_doctor_in_a_container_reports_the_isolation_level_in_the_documentation(
     level: str, image: str, podman: Callable[..., str]
 ) -> None:
     text = podman("run", "--rm", "--read-only", *_OPTIONS[level], image, "doctor", "--format=json")
@@ -228,7 +228,9 @@ def server(podman: Callable[..., str], dist: Path, tmp_path_factory: pytest.Temp
     return "server"
 
 
-def test_server_guide_works_on_a_bare_server(server: str, podman: Callable[..., str]) -> None:
+def test_commands_of_the_server_guide_succeed_on_a_bare_server(
+    server: str, podman: Callable[..., str]
+) -> None:
     """Run all blocks of the page in order. A running job survives the upgrade."""
     shown = [block for block in blocks(ROOT / "docs/server.md") if block.language == "sh"]
     *until_upgrade, upgrade = shown

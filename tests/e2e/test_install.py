@@ -29,7 +29,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_release_lists_its_dependencies(wheels: Path) -> None:
+def test_release_contains_a_list_of_its_dependencies_with_hashes(wheels: Path) -> None:
     """`./dev release` checks reproducibility by building twice."""
     # A wheel and a source archive of each distribution.
     assert len(release.digests(wheels)) == 2 * 2 + 1
@@ -90,7 +90,7 @@ for words in (["status"], ["jobs", "list"], ["list", "nodes"], ["env"], ["consol
 """
 
 
-def test_client_is_small_and_connects_to_a_service(
+def test_client_installation_is_small_and_connects_to_a_service(
     wheels: Path, service: Service, tmp_path: Path
 ) -> None:
     place = install_service(wheels, tmp_path / "client")

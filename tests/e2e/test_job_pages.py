@@ -92,7 +92,7 @@ def ticket_of(service: Service, job: str, port: str, token: str = "") -> Mapping
 
 
 @WITH_CHROMIUM
-def test_job_page_and_its_websocket_work(
+def test_web_page_served_by_a_job_opens_and_its_websocket_connects(
     service: Service, job: str, enter: Callable[..., Page]
 ) -> None:
     page = enter()

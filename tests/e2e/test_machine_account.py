@@ -42,7 +42,7 @@ storage.Client().bucket("{BUCKET}").blob("answer").upload_from_string("got " + s
 """
 
 
-def test_machine_account_stages_a_script_and_runs_it(service: Service, tmp_path: Path) -> None:
+def test_machine_account_can_stage_and_run_a_script(service: Service, tmp_path: Path) -> None:
     """Regression: the SDK's storage client connected to Google, or was anonymous."""
     accounts = f"/v1/projects/{PROJECT}/serviceAccounts"
     service.call("POST", accounts, {"accountId": "nightly"})

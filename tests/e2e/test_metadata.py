@@ -36,7 +36,7 @@ while True:
 @pytest.mark.parametrize(
     ("kind", "event"), [("preempt", "NONE"), ("maintenance", "TERMINATE_ON_HOST_MAINTENANCE")]
 )
-def test_metadata_watcher_sees_preemption_but_no_cancel(
+def test_program_that_watches_the_metadata_server_sees_preemption_but_no_cancel(
     service: Service, kind: str, event: str
 ) -> None:
     """Regression: the hanging GET was rejected, and recipes stopped their training at its first step."""

@@ -64,7 +64,9 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.mark.parametrize("transport", ["grpc", "rest"])
-def test_sdk_reserves_machines_and_runs_jobs_on_them(strict: Service, transport: str) -> None:
+def test_sdk_can_reserve_machines_and_run_jobs_on_the_reserved_machines(
+    strict: Service, transport: str
+) -> None:
     seen: dict[str, Any] = seen_by_sdk(strict, _PROGRAM, SKLEARN, transport=transport)
     assert seen["state"] == seen["rebooted"] == "RUNNING"
     assert seen["job"] == "JOB_STATE_SUCCEEDED"

@@ -25,7 +25,7 @@ def _local_run(place: Path, *words: str, **env: str) -> Generator["subprocess.Po
             yield process
 
 
-def test_end_of_run_local_stops_its_job_and_service(tmp_path: Path) -> None:
+def test_ending_the_command_run_local_stops_its_job_and_its_service(tmp_path: Path) -> None:
     """SIGTERM ends it. `test_emulate.py` tests SIGKILL, and `test_demo.py` a persistent directory with
     results."""
     (tmp_path / "task.py").write_text(

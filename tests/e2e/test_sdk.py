@@ -140,7 +140,7 @@ def program_view(service: Service, tmp_path_factory: pytest.TempPathFactory) -> 
     return seen_by_sdk(service, _PROGRAM, *arguments, transport="rest")
 
 
-def test_run_returns_when_the_job_has_succeeded(
+def test_sdk_run_method_returns_when_the_job_has_succeeded(
     program_view: dict[str, Any], service: Service
 ) -> None:
     job = program_view["good"]
@@ -160,7 +160,7 @@ def test_agentplatform_package_is_the_same_sdk(program_view: dict[str, Any]) -> 
     assert program_view["newest"] == program_view["good"]
 
 
-def test_run_raises_the_jobs_error(program_view: dict[str, Any]) -> None:
+def test_sdk_run_method_raises_the_error_of_the_job(program_view: dict[str, Any]) -> None:
     """spec/failures#messages, facts/lifecycle#payload: the public sentence, then the last lines
     of the log.
     """

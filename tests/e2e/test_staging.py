@@ -27,7 +27,9 @@ def place_of(uri: str) -> tuple[str, str]:
     return bucket, name
 
 
-def test_job_file_runs_only_its_original_code(service: Service, tmp_path: Path) -> None:
+def test_job_file_does_not_run_a_package_that_was_replaced_after_staging(
+    service: Service, tmp_path: Path
+) -> None:
     """Regression: with a replaced wheel the owner's `run -f` printed the attacker's text."""
     here: Any = {"data": service.data, "cwd": tmp_path}
     (tmp_path / "task.py").write_text("print('mine')\n")
@@ -47,7 +49,7 @@ def test_job_file_runs_only_its_original_code(service: Service, tmp_path: Path) 
     assert "mine" in trainshed(*run, "--watch", **here).stdout
 
 
-def test_package_replaced_during_the_wait_is_not_run(service: Service) -> None:
+def test_package_that_is_replaced_while_its_job_waits_is_not_run(service: Service) -> None:
     """The digest is pinned when the job is created and checked when the package is installed, also for a
     retry.
     """

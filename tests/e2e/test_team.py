@@ -71,7 +71,7 @@ print("SEEN " + json.dumps(seen))
 @pytest.mark.gcloud
 @needs_gcloud
 @WITH_CHROMIUM
-def test_team_guide_works_for_an_admin_and_six_users(
+def test_commands_of_the_team_guide_succeed_for_an_admin_and_six_users(
     service: Service, chromium: Browser, tmp_path: Path
 ) -> None:
     def by_admin(*words: str) -> str:

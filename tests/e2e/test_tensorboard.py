@@ -114,7 +114,7 @@ def test_tensorboard_page_can_access_only_its_own_path(service: Service, job: st
         assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
 
 
-def test_curves_are_drawn_by_a_worker_and_no_service_worker_is_installed(
+def test_tensorboard_page_can_load_a_web_worker_but_no_service_worker(
     service: Service, job: str
 ) -> None:
     """docs/security.md: a service worker would still respond to requests for the page after its job is

@@ -39,7 +39,9 @@ def ours(data: Path, *arguments: str, **variables: str) -> "subprocess.Completed
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
-def test_public_service_without_tls_choice_prints_the_options(data: Path, host: str) -> None:
+def test_public_service_without_a_tls_option_fails_and_prints_the_options(
+    data: Path, host: str
+) -> None:
     done = ours(data, "up", "--host", host, "--port", "0")
     assert done.returncode == 1
     for choice in ("--tls ", "--tls-cert cert.pem --tls-key key.pem", "--insecure"):

@@ -104,7 +104,7 @@ def ran(service: Service) -> dict[str, Any]:
     return seen_by_sdk(service, _PROGRAM, package, SKLEARN, str(TRIALS))
 
 
-def test_run_returns_when_all_trials_have_finished(ran: dict[str, Any]) -> None:
+def test_sdk_run_method_returns_when_all_trials_have_finished(ran: dict[str, Any]) -> None:
     """Four trials at a time, and the job can be read while it runs."""
     assert ran["running"] == ["JOB_STATE_RUNNING", ["ACTIVE"] * 4]
     assert ran["state"] == "JOB_STATE_SUCCEEDED"

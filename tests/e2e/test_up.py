@@ -108,7 +108,7 @@ def service_in_spaced_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield started
 
 
-def test_commands_that_up_prints_work_unchanged(
+def test_command_printed_by_trainshed_up_works_unchanged_in_a_new_shell(
     service_in_spaced_path: Service, tmp_path: Path
 ) -> None:
     """A new shell does not know the data directory."""

@@ -82,7 +82,7 @@ class _LateService:
 
 
 @pytest.mark.parametrize("when", ["stopped", "released"])
-async def test_order_after_lease_expiry_does_not_fail_the_job(
+async def test_order_that_an_agent_receives_after_lease_expiry_does_not_fail_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """spec/failures#losses-on-a-cluster: replicas lost with an agent are lost once. The agent reports that

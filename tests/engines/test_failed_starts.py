@@ -88,7 +88,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     ("how", "words"),
     [("stillborn", "and said: no such file"), ("short-lived", "and its programs with it")],
 )
-async def test_start_of_a_failing_agent_is_abandoned_and_its_reason_reported(
+async def test_agent_start_is_abandoned_after_three_failures_and_its_error_is_reported(
     site: Site, how: str, words: str
 ) -> None:
     site.cluster.mark(HERE, how, is_set=True)
@@ -106,7 +106,7 @@ async def test_start_of_a_failing_agent_is_abandoned_and_its_reason_reported(
 
 @needs_mounts
 @pytest.mark.parametrize("is_readmitted", [True, False])
-async def test_node_whose_agents_fail_is_quarantined_if_other_nodes_work(
+async def test_node_whose_agents_fail_is_quarantined_if_agents_start_on_other_nodes(
     site: Site, is_readmitted: bool
 ) -> None:
     """The quarantine ends after some time, or when an administrator enables the node again."""
@@ -127,7 +127,9 @@ async def test_node_whose_agents_fail_is_quarantined_if_other_nodes_work(
 
 
 @needs_mounts
-async def test_rejected_directory_is_reported_for_the_node(tmp_path: Path, site: Site) -> None:
+async def test_node_directory_that_an_agent_rejects_is_reported_as_a_problem_of_the_node(
+    tmp_path: Path, site: Site
+) -> None:
     """docs/slurm.md: the wait reason and the node's page show the problem of the node."""
     directory = tmp_path / "nodes"
     directory.mkdir()
@@ -144,7 +146,7 @@ async def test_rejected_directory_is_reported_for_the_node(tmp_path: Path, site:
 
 
 @needs_mounts
-async def test_agent_that_starts_after_retries_behaves_normally(site: Site) -> None:
+async def test_allocation_succeeds_if_the_agent_starts_after_failed_attempts(site: Site) -> None:
     site.cluster.mark(HERE, "stillborn", is_set=True)
     async with asyncio.timeout(60):
         asking = begin(site.allocate(HERE), "asking for a slot")

@@ -96,7 +96,9 @@ class TestKeeping:
         return _lab(tmp_path, keep=600.0)
 
     @run_with_stage
-    async def test_allocation_has_an_owner_during_its_adoption(self, stage: Stage) -> None:
+    async def test_kept_allocation_is_not_released_during_its_transfer_to_the_next_job(
+        self, stage: Stage
+    ) -> None:
         """Even if the write takes long, the allocation is not released as unused."""
         first, second, go, rounds = stage.job(), stage.job(), threading.Event(), list[int]()
         write, names = Records.write, IdleAllocations.names
@@ -125,7 +127,9 @@ class TestKeeping:
             assert before and _allocations(stage) == before
 
     @run_with_stage
-    async def test_adoption_continues_after_a_service_restart(self, stage: Stage) -> None:
+    async def test_transfer_of_a_kept_allocation_continues_after_a_service_restart(
+        self, stage: Stage
+    ) -> None:
         """The adoption is recorded, but the agent has not received it."""
         first, second, reached = stage.job(), stage.job(), asyncio.Event()
         call = AgentHandle.call
@@ -147,7 +151,7 @@ class TestKeeping:
         assert len(stage.lines(second)) == 2
 
     @run_with_stage
-    async def test_kept_allocation_is_released_for_jobs_with_other_needs(
+    async def test_kept_allocation_is_released_if_the_next_job_needs_different_resources(
         self, stage: Stage
     ) -> None:
         first, second = stage.job(), stage.job()

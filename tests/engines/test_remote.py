@@ -92,7 +92,7 @@ class TestRemote(Conformance):
         await stage.until(lambda: delays()[1:] == [None], "the end of the wait")
 
     @run_with_stage
-    async def test_allocation_without_an_attempt_is_released(self, stage: Stage) -> None:
+    async def test_allocation_that_no_attempt_uses_is_released(self, stage: Stage) -> None:
         """A replica had moved away, and the service was killed before it released the node."""
         lab = lab_of(stage)
         uid = await stage.run(FOREVER)
@@ -338,7 +338,9 @@ async def job_with_finished_second(stage: Stage, node: str) -> tuple[JobUid, Slo
 
 
 @needs_mounts
-def test_abandoned_node_is_lost_at_lease_expiry(tmp_path: Path) -> None:
+def test_replica_on_a_disconnected_node_is_reported_lost_when_its_lease_expires(
+    tmp_path: Path,
+) -> None:
     """spec/invariants#one-incarnation. A node without power looks like a disconnected one, whose programs
     live until their agent has waited for the whole lease.
     """
@@ -385,7 +387,7 @@ def test_silent_node_does_not_delay_stops_on_other_nodes(tmp_path: Path) -> None
 
 
 @needs_mounts
-def test_rejected_shell_is_not_awaited(tmp_path: Path) -> None:
+def test_shell_connection_that_an_agent_rejects_fails_without_retries(tmp_path: Path) -> None:
     """The rejection must not look like a port without a listener, to which connections are retried."""
 
     async def body(_: object, stage: Stage) -> None:
@@ -404,7 +406,9 @@ def test_rejected_shell_is_not_awaited(tmp_path: Path) -> None:
 
 @needs_mounts
 @pytest.mark.soak
-def test_attempt_keeps_its_original_lease(tmp_path: Path) -> None:
+def test_attempt_keeps_its_lease_after_a_restart_with_a_shorter_lease_setting(
+    tmp_path: Path,
+) -> None:
     """spec/invariants#one-incarnation. The next service has a shorter lease. Programs on a lost node may live
     for the lease that they received.
     """
@@ -429,7 +433,9 @@ def test_attempt_keeps_its_original_lease(tmp_path: Path) -> None:
 
 
 @needs_mounts
-def test_cluster_with_its_own_placement_gets_a_node_count_and_reports_nodes(tmp_path: Path) -> None:
+def test_cluster_that_chooses_nodes_gets_a_node_count_and_reports_the_chosen_nodes(
+    tmp_path: Path,
+) -> None:
     """`[engines.slurm] queue = "slurm"`."""
 
     async def body(_: object, stage: Stage) -> None:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_mutant_applies_in_exactly_one_place(mutant: Mutant) -> None:
+def test_code_that_a_mutant_replaces_occurs_exactly_once_in_its_file(mutant: Mutant) -> None:
     """`./dev mutants` reports it after minutes. This test reports it immediately."""
     assert apply_mutant(mutant, text_of(mutant, ROOT)) != text_of(mutant, ROOT)
 
@@ -23,7 +23,7 @@ def test_mutants_are_numerous_and_distinct() -> None:
     assert max(Counter((mutant.file, mutant.old, mutant.new) for mutant in MUTANTS).values()) == 1
 
 
-def test_tests_that_catch_mutants_exist() -> None:
+def test_test_files_that_must_catch_mutants_exist() -> None:
     for mutant in MUTANTS:
         for argument in mutant.caught_by.arguments:
             if argument.startswith("tests/"):

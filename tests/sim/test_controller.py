@@ -86,7 +86,7 @@ async def test_queue_limit_and_priority_limit_are_enforced(tmp_path: Path) -> No
         assert {quota.key.person: quota.used for quota in shown} == {"": 3, EACH: 0}
 
 
-async def test_tuning_job_without_a_trial_still_waits_after_a_kill(
+async def test_tuning_job_without_trials_counts_toward_the_queue_limit_after_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/queue#quotas: limits of a user survive restarts."""
@@ -133,7 +133,9 @@ async def test_job_starts_after_its_dataset_is_split(tmp_path: Path) -> None:
         assert (account.project, account.job_uid) == (job(1).name.project_id, str(uid))
 
 
-async def test_error_of_a_failed_dataset_split_names_the_row(tmp_path: Path) -> None:
+async def test_error_of_a_failed_dataset_split_names_the_invalid_row_of_the_dataset(
+    tmp_path: Path,
+) -> None:
     async with world(tmp_path) as w:
         w.datasets.failure = DataRefused("gs://b/a.csv, row 3 (line 3): it has 1 field")
         failed = await w.state(await w.create(reading(1)), JobState.FAILED)
@@ -145,7 +147,7 @@ async def test_error_of_a_failed_dataset_split_names_the_row(tmp_path: Path) -> 
         assert w.engine.launches == []
 
 
-async def test_rejected_launch_ends_the_job(tmp_path: Path) -> None:
+async def test_rejected_launch_fails_the_job_immediately(tmp_path: Path) -> None:
     """spec/failures#service-failures: the job fails immediately. It must not stay PREPARING, where no time
     limit applies."""
     async with world(tmp_path) as w:
@@ -172,7 +174,7 @@ async def test_package_missing_after_a_service_restart_fails_the_job(tmp_path: P
 
 
 @pytest.mark.parametrize("method", ["stop", "release"])
-async def test_ending_a_job_is_retried_after_any_error(
+async def test_end_of_a_job_is_retried_after_any_error_of_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr(carrier, "RETRY_INTERVAL", 0.01)
@@ -209,7 +211,7 @@ async def test_job_start_survives_the_end_of_a_leftover_replica(tmp_path: Path) 
         assert await w.engine.released.get() == (uid, 1)
 
 
-async def test_repeated_end_report_causes_no_extra_commit(tmp_path: Path) -> None:
+async def test_repeated_end_report_of_a_replica_causes_no_additional_commit(tmp_path: Path) -> None:
     """A stopped replica that has already ended reports its end again. The next attempt starts with the commit
     of the last other end.
     """

@@ -125,7 +125,7 @@ async def test_restarted_service_cancels_child_jobs_of_a_finished_job(
         assert spared.state is JobState.RUNNING
 
 
-async def test_ending_job_creates_no_more_jobs(tmp_path: Path) -> None:
+async def test_cancelled_job_cannot_create_more_jobs_before_its_end(tmp_path: Path) -> None:
     """Otherwise a job that resubmits itself on each cancel could not be ended."""
     async with world(tmp_path) as w:
         w.engine.ignore_stop = True

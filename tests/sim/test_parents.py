@@ -90,7 +90,7 @@ def test_tuning_job_survives_a_kill_at_every_commit() -> None:
         assert the_tuning_job(made).succeeded == 6
 
 
-def test_suggestions_do_not_depend_on_crashes() -> None:
+def test_suggested_trial_parameters_are_the_same_with_and_without_crashes() -> None:
     """spec/tuning#reproducible: reproducible from stored data. Trials run one after the other, and each point
     depends on all results before it.
     """
@@ -237,7 +237,7 @@ def test_pipeline_with_a_tuning_job_registers_the_best_trials_model() -> None:
         assert version.artifact_uri == f"{OUTPUT}/{job.best}/model"
 
 
-def test_first_of_concurrent_pipelines_creates_the_model() -> None:
+def test_only_the_first_of_two_pipelines_that_register_the_same_model_succeeds() -> None:
     """facts/resources#pipelines: without parentModel no model becomes a version of another owner's model."""
     families = [with_custom_job(number) for number in (8000, 8100)]
     world = one_family_scenario(*(work for family in families for work in family))

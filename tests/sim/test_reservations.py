@@ -125,7 +125,9 @@ async def test_machines_are_reserved_for_jobs_of_a_persistent_resource(tmp_path:
         assert wait_reason(w, 2), "the machine of job 4 stays reserved"
 
 
-async def test_quotas_and_usage_count_persistent_resource_not_its_jobs(tmp_path: Path) -> None:
+async def test_quotas_and_usage_count_a_persistent_resource_but_not_the_jobs_on_its_machines(
+    tmp_path: Path,
+) -> None:
     async with lab(tmp_path, 4) as w:
         await w.store.intake.set_quota(QuotaKey("demo", "us-central1", "cpus_n1_e2"), 12)
         await w.controller.capacity_changed()
@@ -271,7 +273,9 @@ async def test_persistent_resource_reserves_replicas_in_relaxed_mode(tmp_path: P
         assert "2 of 2 are used by job 3" in wait_reason(w, 4)
 
 
-async def test_waiting_job_on_a_resource_does_not_block_a_smaller_job(tmp_path: Path) -> None:
+async def test_waiting_job_on_a_persistent_resource_does_not_block_a_smaller_job(
+    tmp_path: Path,
+) -> None:
     async with lab(tmp_path, 3) as w:
         await reserve(w, 3)
         await in_state(w, RUNNING)
@@ -303,7 +307,9 @@ async def change_count(w: World, count: int) -> None:
     await w.controller.reservations.change(NAME, change)
 
 
-async def test_persistent_resource_grows_and_shrinks_around_its_jobs(tmp_path: Path) -> None:
+async def test_persistent_resource_grows_and_shrinks_without_losing_machines_in_use(
+    tmp_path: Path,
+) -> None:
     async with lab(tmp_path, 2, 2) as w:
         await reserve(w, 1)
         await in_state(w, RUNNING)
@@ -323,7 +329,7 @@ async def test_persistent_resource_grows_and_shrinks_around_its_jobs(tmp_path: P
         await in_state(w, RUNNING)
 
 
-async def test_cancelled_persistent_resource_request_loses_no_changes(
+async def test_persistent_resource_keeps_all_changes_if_a_request_is_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with lab(tmp_path, 4) as w:
@@ -378,7 +384,9 @@ async def test_persistent_resource_counts_as_one_job_of_the_quota(tmp_path: Path
         await w.state(await w.create(on_lab(3, 1)), JobState.RUNNING)
 
 
-async def test_reserved_machine_leaves_a_drained_node_after_its_job(tmp_path: Path) -> None:
+async def test_reserved_machine_moves_from_a_drained_node_after_its_job_has_ended(
+    tmp_path: Path,
+) -> None:
     async with lab(tmp_path, 2, 2) as w:
         await reserve(w, 2)
         before = await in_state(w, RUNNING)
@@ -405,7 +413,9 @@ async def test_node_reboot_restarts_jobs_on_the_same_reserved_machines(tmp_path:
         await in_state(w, RUNNING)
 
 
-async def test_unused_reserved_machines_leave_a_drained_node(tmp_path: Path) -> None:
+async def test_unused_reserved_machines_move_from_a_drained_node_immediately(
+    tmp_path: Path,
+) -> None:
     async with lab(tmp_path, 1, 1) as w:
         await reserve(w, 1)
         before = await in_state(w, RUNNING)
@@ -421,7 +431,7 @@ async def test_unused_reserved_machines_leave_a_drained_node(tmp_path: Path) -> 
         await w.state(JobUid(2), JobState.RUNNING)
 
 
-async def test_persistent_resource_waits_for_another_node_after_a_loss(tmp_path: Path) -> None:
+async def test_job_waits_while_the_node_of_its_persistent_resource_is_lost(tmp_path: Path) -> None:
     async with lab(tmp_path, 1) as w:
         await reserve(w, 1)
         await in_state(w, RUNNING)

@@ -53,7 +53,7 @@ async def test_cancel_does_not_wait_for_a_repeatedly_rejected_start(tmp_path: Pa
         assert w.engine.launches == []
 
 
-async def test_event_that_cannot_be_applied_ends_the_job(
+async def test_event_that_causes_an_internal_error_fails_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/failures#service-failures: the service itself failed, code 13. No process runs when the end is
@@ -76,7 +76,7 @@ async def test_event_that_cannot_be_applied_ends_the_job(
         assert "service_failed" in await kinds(w, uid)
 
 
-async def test_job_without_its_tentative_capacity_does_not_start(
+async def test_job_does_not_start_if_a_job_of_higher_priority_takes_its_tentative_capacity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/queue#order: a job is admitted while its own commit is active. When it is stored, a job of higher
@@ -110,7 +110,7 @@ async def test_job_without_its_tentative_capacity_does_not_start(
         await w.state(slower, JobState.RUNNING)
 
 
-async def test_late_start_failure_does_not_affect_the_next_attempt(
+async def test_start_failure_that_is_reported_late_does_not_affect_the_next_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/failures#budgets: counters are separate per cause. A stale report of an earlier attempt costs no
@@ -134,7 +134,7 @@ async def test_late_start_failure_does_not_affect_the_next_attempt(
         assert again.retries == (("transient_exit", 1),)
 
 
-async def test_gang_is_launched_once_for_any_order_of_reports(
+async def test_gang_is_launched_once_for_any_order_of_replica_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A start must not have quadratic cost in the size of the gang: each plan lists all peers."""
@@ -159,7 +159,7 @@ async def test_gang_is_launched_once_for_any_order_of_reports(
         assert handed == [4]
 
 
-async def test_leftovers_on_a_silent_node_do_not_block_other_nodes() -> None:
+async def test_leftover_slots_on_a_silent_node_do_not_block_releases_on_other_nodes() -> None:
     given_back = asyncio.Event()
 
     async def stop(uid: JobUid, attempt: int, grace: int, notice: object = None) -> None:

@@ -10,7 +10,7 @@ CROWDS = 3
 
 
 @pytest.mark.parametrize("seed", [*range(CROWDS), 26])
-def test_every_job_is_admitted_within_its_waiting_time_bound(seed: int) -> None:
+def test_every_job_is_admitted_within_its_maximum_waiting_time(seed: int) -> None:
     """spec/queue#order: small jobs may be backfilled but never starve a large job."""
     world = simulate(crowded_scenario(seed))
     assert not late_in(world)
@@ -20,7 +20,7 @@ def test_every_job_is_admitted_within_its_waiting_time_bound(seed: int) -> None:
     )
 
 
-def test_scheduler_without_reserved_capacity_exceeds_the_bound(
+def test_scheduler_without_reserved_capacity_exceeds_the_maximum_waiting_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """This test proves that the starvation check can fail."""

@@ -297,7 +297,7 @@ def test_failing_suggestion_is_retried_and_finally_reports_its_error() -> None:
     )
 
 
-def test_temporary_store_read_failure_is_retried() -> None:
+def test_suggestion_is_retried_after_a_temporary_read_failure_of_the_store() -> None:
     """The operation must not hang until the next restart."""
     study_service = StudyService()
     name = study_service.ask("ada")

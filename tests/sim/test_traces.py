@@ -49,7 +49,7 @@ def compare_random_life(
 
 
 @pytest.mark.parametrize("block", [*range(3), *soak_blocks(3, BLOCKS)])
-def test_state_machine_and_reference_agree_on_every_step(block: int) -> None:
+def test_job_state_machine_equals_the_reference_model_at_every_step(block: int) -> None:
     """spec/lifecycle, spec/failures: final state, public code, message, restarts and retries of every cause,
     for any order of reports.
     """
@@ -59,7 +59,9 @@ def test_state_machine_and_reference_agree_on_every_step(block: int) -> None:
 
 
 @pytest.mark.parametrize("block", [*range(2), *soak_blocks(2, 4)])
-def test_state_machine_equals_reference_model_when_operators_change_rules(block: int) -> None:
+def test_job_state_machine_equals_the_reference_model_with_failure_rules_of_operators(
+    block: int,
+) -> None:
     """spec/failures#out-of-memory, "overridable by an operator": other budgets, dropped rows, new rows,
     growing memory.
     """
@@ -68,7 +70,7 @@ def test_state_machine_equals_reference_model_when_operators_change_rules(block:
         assert not differences, f"seed {seed}, {draw_operator_rules(f'of {seed}')}\n{differences}"
 
 
-def test_random_job_lives_reach_every_operator_rule() -> None:
+def test_random_job_histories_use_every_failure_rule_of_operators() -> None:
     """The lives above must reach the operator's rules, so that the comparison covers them."""
     lives = [compare_random_life(seed, with_operator_rules=True) for seed in range(2 * LIVES)]
     met = set[str]().union(*({ended, *continuations} for _, ended, continuations, _ in lives))
@@ -97,7 +99,7 @@ def _off_by_one() -> Iterator[tuple[str, FailurePolicy]]:
 
 
 @pytest.mark.parametrize(("name", "policy"), [pytest.param(*p, id=p[0]) for p in _off_by_one()])
-def test_reference_comparison_detects_a_budget_that_is_off_by_one(
+def test_reference_model_comparison_detects_a_retry_budget_that_is_off_by_one(
     name: str, policy: FailurePolicy
 ) -> None:
     """spec/failures#budgets: the budgets are exact, and the lives are varied enough to show it."""
@@ -105,7 +107,7 @@ def test_reference_comparison_detects_a_budget_that_is_off_by_one(
     assert any(Life(seed, policy).live().differences for seed in seeds), name
 
 
-def test_random_job_lives_reach_every_outcome() -> None:
+def test_random_job_histories_contain_every_possible_outcome() -> None:
     """The lives above must have all possible outcomes, so that the comparison covers them."""
     rules = {compare_random_life(seed)[1] for seed in range(LIVES)}
     assert rules >= {

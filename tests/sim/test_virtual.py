@@ -10,7 +10,7 @@ from tests.sim.engine.clock import Clock
 SECOND = 10**9
 
 
-def test_waiting_for_an_impossible_event_is_an_error() -> None:
+def test_virtual_time_raises_an_error_if_all_tasks_wait_forever() -> None:
     async def body() -> None:
         await asyncio.Event().wait()
 
@@ -18,7 +18,7 @@ def test_waiting_for_an_impossible_event_is_an_error() -> None:
         virtual.run(Clock(), body())
 
 
-def test_endless_loop_without_time_steps_is_an_error() -> None:
+def test_virtual_time_raises_an_error_for_an_endless_loop_without_time_steps() -> None:
     async def body() -> None:
         while True:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)

@@ -69,7 +69,7 @@ def test_service_killed_at_every_third_commit_still_finishes() -> None:
     assert simulate(small_scenario(SMALL[0]), *crashes).tally["crashes"] > 5
 
 
-def test_drill_fires_once_at_its_line_despite_kills() -> None:
+def test_drill_is_executed_once_at_its_log_line_despite_service_kills() -> None:
     """spec/operations#drills: the first matching line after the order. A line printed without a running
     service is found later.
     """
@@ -92,7 +92,7 @@ def killed_at_a_line() -> Scenario:
     return on_one_node(2, requests, {job.uid: Character(6000 * SECOND, prints=2)})
 
 
-def test_memory_growth_is_counted_before_admission() -> None:
+def test_increased_memory_of_a_retried_job_is_counted_before_its_admission() -> None:
     """spec/queue#capacity: no node exceeds its capacity when a job that ran out of memory is retried with
     twice as much. Here it waits until its neighbour ends, and then has the whole node.
     """

@@ -130,7 +130,7 @@ async def test_expired_tokens_do_not_count_against_the_limit(
     assert [*service.tokens.book.tokens] == [digest]
 
 
-async def test_access_change_reaches_buckets_after_a_full_disk(
+async def test_deleted_token_becomes_invalid_for_buckets_when_a_full_disk_has_space_again(
     service: ApiServiceWithShells, tmp_path: Path
 ) -> None:
     made, buckets = (
@@ -149,7 +149,7 @@ async def test_access_change_reaches_buckets_after_a_full_disk(
         await shown()
 
 
-async def test_service_owner_sees_service_grants_with_project_grants(
+async def test_service_owner_sees_service_wide_grants_in_the_grants_of_a_project(
     service: ApiServiceWithShells,
 ) -> None:
     """The owner may also have a role in that project."""
@@ -167,7 +167,9 @@ async def test_every_fault_of_an_access_request_is_reported(service: ApiServiceW
     )
 
 
-async def test_streams_of_a_program_end_with_its_job(service: ApiServiceWithShells) -> None:
+async def test_log_streams_opened_with_the_token_of_a_program_end_with_its_job(
+    service: ApiServiceWithShells,
+) -> None:
     """This applies to any client with the program's token, in any place."""
     await service.run((await service.result("POST", JOBS, custom_job()))["name"])
     service.write_log(1000, "workerpool0-0", (START, "first"))
@@ -374,7 +376,9 @@ async def test_project_properties_have_a_size_limit(service: ApiServiceWithShell
         assert (await service.call("PUT", "/v1/projects/p1", texts)).status == 400
 
 
-async def test_change_and_audit_entry_are_one_transaction(service: ApiServiceWithShells) -> None:
+async def test_change_and_its_audit_entry_are_stored_in_the_same_transaction(
+    service: ApiServiceWithShells,
+) -> None:
     """A change that the store rejects is not recorded."""
     body = {"project_id": "vision"}
     assert (await service.call("POST", "/v3/projects", body)).status == 200

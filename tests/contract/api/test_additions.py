@@ -101,7 +101,7 @@ def load_and_serve(service: ApiService, directory: Path) -> None:
     )
 
 
-async def test_addition_serves_methods_and_paths(
+async def test_installed_addition_serves_its_api_methods_and_paths(
     service: ApiService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, f"{__name__}:new_addition")
@@ -128,7 +128,7 @@ async def test_addition_serves_methods_and_paths(
         ),
     ],
 )
-def test_unusable_addition_is_identified_in_the_error(
+def test_error_names_an_installed_addition_that_cannot_be_loaded(
     service: ApiService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, words: str
 ) -> None:
     install(monkeypatch, value)
@@ -161,7 +161,7 @@ async def test_job_without_tracking_addition_shows_no_tracking_fields(
     await service.result("DELETE", f"/v1/{job}")
 
 
-async def test_method_without_addition_returns_install_command(
+async def test_api_method_of_a_missing_addition_returns_the_install_command(
     service: ApiService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch)

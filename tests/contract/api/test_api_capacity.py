@@ -205,7 +205,7 @@ async def test_only_service_owner_sets_share_and_priority_of_a_project(service: 
         assert (await service.call("POST", f"{QUOTAS}:set", quota)).status == 200
 
 
-async def test_explain_returns_placements_and_stores_nothing(service: ApiService) -> None:
+async def test_explain_method_returns_placements_and_stores_no_job(service: ApiService) -> None:
     """spec/submit#preflight."""
     service.capacity.answer = Preflight((("workerpool0-0", "node-1"),), position=1)
     gpu = {"acceleratorType": "NVIDIA_TESLA_P4", "acceleratorCount": 1}
@@ -227,7 +227,7 @@ async def test_explain_returns_placements_and_stores_nothing(service: ApiService
     assert (await service.result("GET", "/trainshed/v1/jobs?project=-"))["jobs"] == []
 
 
-async def test_explain_returns_the_reason_for_waiting(service: ApiService) -> None:
+async def test_explain_method_returns_the_reason_why_a_job_would_wait(service: ApiService) -> None:
     service.capacity.answer = Preflight(waiting=WAITING, position=3)
     body = {"api": "ml", "project": "p1", "job": ml_job()}
     view = await service.result("POST", EXPLAIN, body)
@@ -253,7 +253,7 @@ async def test_explain_returns_the_reason_for_waiting(service: ApiService) -> No
         ("ml", ml_job(job_id="1", scaleTier="HUGE", jobDir="gs://none/x")),
     ],
 )
-async def test_explain_rejects_the_same_jobs_as_create(
+async def test_explain_method_rejects_the_same_jobs_as_the_create_method(
     service: ApiService, api: str, job: dict[str, Any]
 ) -> None:
     """spec/submit#preflight, spec/submit#refusals: both report the same violations, all at once.
@@ -264,7 +264,9 @@ async def test_explain_rejects_the_same_jobs_as_create(
     assert explained == violations(await service.call("POST", path, job))
 
 
-async def test_explain_without_a_job_names_the_missing_fields(service: ApiService) -> None:
+async def test_explain_request_without_a_job_is_rejected_with_the_missing_fields(
+    service: ApiService,
+) -> None:
     faults = violations(await service.call("POST", EXPLAIN, {"api": "vertx", "jobs": {}}))
     assert set(faults) == {"api", "job", "jobs"}
     assert "Did you mean vertex?" in faults["api"]

@@ -52,7 +52,9 @@ def texts(answer: Answer) -> list[str]:
     return [entry["textPayload"] for entry in answer.json.get("entries", [])]
 
 
-async def test_log_reader_delay_applies_only_while_job_can_write_lines(service: ApiService) -> None:
+async def test_time_limit_of_a_log_filter_applies_only_while_the_job_can_write_lines(
+    service: ApiService,
+) -> None:
     """spec/clients#stream-logs: gcloud requests lines older than 5 s and stops at the end of a job
     without output."""
 
@@ -126,7 +128,7 @@ async def test_unknown_project_number_returns_not_found(service: ApiService) -> 
 
 @pytest.mark.parametrize("order", ["timestamp asc", "timestamp desc"])
 @pytest.mark.parametrize("size", [1, 3, 5])
-async def test_log_pages_contain_each_entry_once_in_both_orders(
+async def test_log_pages_contain_each_entry_once_in_ascending_and_descending_order(
     service: ApiService, order: str, size: int
 ) -> None:
     await two_replicas(service)
@@ -191,7 +193,7 @@ async def test_invalid_log_request_error_names_the_wrong_field(
 AUDIT = "logName:cloudaudit"
 
 
-async def test_audit_log_is_listed_for_permitted_callers_that_filter_for_it(
+async def test_audit_log_entries_are_listed_for_permitted_callers_in_pages(
     service: ApiService,
 ) -> None:
     for _ in range(3):

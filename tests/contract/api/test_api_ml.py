@@ -144,7 +144,7 @@ async def test_label_update_with_a_stale_etag_is_rejected(service: ApiService) -
         ("?updateMask=labels", {"labels": {"trainshed-notify": "x"}}, "labels.trainshed-notify"),
     ],
 )
-async def test_patch_of_invalid_labels_or_other_fields_is_rejected(
+async def test_patch_with_invalid_labels_or_fields_other_than_labels_is_rejected(
     service: ApiService, query: str, body: dict[str, Any], field: str
 ) -> None:
     await create_job(service)

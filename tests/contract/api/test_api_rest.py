@@ -29,7 +29,7 @@ async def test_unknown_paths_return_a_json_404(service: ApiService, method: str,
     assert path in answer.error["message"]
 
 
-async def test_discovery_needs_no_token_and_contains_the_services_address(
+async def test_discovery_needs_no_token_and_returns_the_address_of_the_service(
     service: ApiService,
 ) -> None:
     for path in ("/$discovery/rest?version=v1", "/discovery/v1/apis/ml/v1/rest"):

@@ -143,7 +143,9 @@ async def test_job_with_unknown_secret_is_rejected_naming_its_variable(service: 
 @pytest.mark.parametrize(
     "kind", ["custom", "tuning", "pipeline", "explain custom", "explain tuning"]
 )
-async def test_every_way_to_create_a_job_checks_its_secrets(service: ApiService, kind: str) -> None:
+async def test_every_create_method_rejects_a_job_that_refers_to_an_unknown_secret(
+    service: ApiService, kind: str
+) -> None:
     spec = custom_job(container(env=env_of("$(secret:nobody)")))["jobSpec"]
     path, body, field = request(kind.removeprefix("explain "), spec)
     if kind.startswith("explain"):

@@ -60,7 +60,9 @@ async def end_job(service: ApiService) -> None:
     )
 
 
-async def test_describe_shows_replicas_exits_and_failure_rule(service: ApiService) -> None:
+async def test_job_description_shows_replicas_exits_and_the_applied_failure_rule(
+    service: ApiService,
+) -> None:
     queued = await service.result("GET", JOB)
     assert [replica["state"] for replica in queued["replicas"]] == ["WAITING", "WAITING"]
     await start_job(service)
@@ -93,7 +95,7 @@ async def test_job_is_found_by_uid_id_or_encoded_name(service: ApiService) -> No
     assert (await service.call("GET", "/trainshed/v1/jobs/a%2Fb")).status == 400
 
 
-async def test_job_list_contains_both_apis_newest_first(service: ApiService) -> None:
+async def test_job_list_contains_ml_jobs_and_vertex_jobs_newest_first(service: ApiService) -> None:
     await service.call("POST", "/v1/projects/p1/jobs", ml_job(job_id="mine"))
     path = "/trainshed/v1/jobs?project=p1"
     view = await service.result("GET", path)
@@ -188,7 +190,7 @@ async def test_job_shows_each_warning_of_its_replicas_once(service: ApiService) 
     assert (await service.result("GET", JOB))["warnings"] == [f"workerpool0-0: {text}"]
 
 
-async def test_finished_job_of_both_apis_is_deleted(service: ApiService) -> None:
+async def test_finished_ml_jobs_and_vertex_jobs_can_be_deleted(service: ApiService) -> None:
     """`jobs delete` uses this method because the public ml API has no delete."""
     refused = await service.call("DELETE", JOB)
     assert refused.status == 400
@@ -204,7 +206,9 @@ async def test_finished_job_of_both_apis_is_deleted(service: ApiService) -> None
     assert (await service.result("GET", "/trainshed/v1/jobs?project=p1"))["jobs"] == []
 
 
-async def test_launch_shows_the_command_and_its_environment(service: ApiService) -> None:
+async def test_launch_method_shows_the_command_and_environment_of_a_replica(
+    service: ApiService,
+) -> None:
     """spec/program#launches: the launch is read from a file that the replica's shim writes."""
     path = f"{JOB}/launch"
     before = await service.result("GET", path)
@@ -254,7 +258,7 @@ async def test_launch_shows_the_command_and_its_environment(service: ApiService)
         ("after=workerpool0-0/2/0&since=2025-10-09T08:53:22Z", ["b2"]),
     ],
 )
-async def test_log_query_selects_lines(
+async def test_query_parameters_of_a_log_request_select_the_returned_lines(
     service: ApiService, query: str, messages: list[str]
 ) -> None:
     service.write_log(1000, "workerpool0-0", *((START + n * SECOND, f"a{n}") for n in range(3)))
@@ -263,7 +267,9 @@ async def test_log_query_selects_lines(
         assert [line["message"] async for line in lines] == messages
 
 
-async def test_build_lines_are_part_of_the_jobs_log(service: ApiService) -> None:
+async def test_log_of_a_job_contains_the_output_of_its_environment_build(
+    service: ApiService,
+) -> None:
     """spec/logs#lines, facts/lifecycle#service-lines: task `service`. test_api_logging.py tests the
     filters of Logging."""
     await service.apply_events(NAME, JobAdmitted(()))
@@ -318,7 +324,7 @@ async def test_all_followers_of_a_log_share_one_reading_thread(
     assert len(readers - {"MainThread"}) == 1
 
 
-async def test_long_log_is_sent_in_parts(
+async def test_long_log_is_sent_in_several_chunks(
     service: ApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream whose client does not read keeps one part in memory, and a caller can have thousands
@@ -342,7 +348,7 @@ async def test_long_log_is_sent_in_parts(
 
 
 @pytest.mark.parametrize("before", [[], ["first"]])
-async def test_line_written_during_the_first_read_is_sent(
+async def test_log_line_written_during_the_first_read_is_sent_to_the_client(
     service: ApiService, monkeypatch: pytest.MonkeyPatch, before: list[str]
 ) -> None:
     service.write_log(1000, "workerpool1-0", *((START + SECOND, text) for text in before))

@@ -148,7 +148,9 @@ async def test_deleted_dataset_is_not_found(service: ApiService) -> None:
     assert (await service.call("DELETE", path)).status == 404
 
 
-async def test_import_creates_items_and_is_rejected_for_tables(service: ApiService) -> None:
+async def test_dataset_import_creates_items_and_is_rejected_for_table_datasets(
+    service: ApiService,
+) -> None:
     path = await create_dataset(service, "image")
     request = import_body(["gs://bucket/a.csv", "gs://bucket/b-*.jsonl"])
     request["importConfigs"][0]["dataItemLabels"] = {"batch": "1"}

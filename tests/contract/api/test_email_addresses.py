@@ -72,7 +72,7 @@ async def test_owner_and_service_account_emails_are_case_insensitive(service: Ap
     assert (refused.status, "is disabled" in str(refused.error)) == (400, True)
 
 
-def test_every_record_with_an_email_stores_it_in_lower_case() -> None:
+def test_every_record_stores_email_addresses_in_lower_case() -> None:
     assert QuotaKey("p", "global", "jobs", TYPED).person == ANA
     assert Actor(TYPED).person == ANA
     assert ActingJob(JobUid(1), JOB, JobUid(1), TYPED).person == ANA

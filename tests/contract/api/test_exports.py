@@ -164,7 +164,9 @@ async def test_all_wrong_fields_of_an_export_are_reported(service: ApiService) -
     )
 
 
-async def test_dataset_is_exported_as_one_set_of_files(service: ApiService) -> None:
+async def test_dataset_export_without_splits_writes_a_single_set_of_files(
+    service: ApiService,
+) -> None:
     path = await table(service)
     service.files.gate.clear()
     running = await service.result("POST", f"{path}:export", export_body())

@@ -123,7 +123,7 @@ async def test_tls_certificate_is_trusted_only_with_the_services_ca(serving: Run
     assert "CERTIFICATE_VERIFY_FAILED" in refused.value.details()
 
 
-async def test_connection_limit_of_one_port_does_not_block_the_other(
+async def test_connection_limit_of_the_plain_grpc_port_does_not_block_the_tls_port(
     serving: RunningServer,
 ) -> None:
     connections = [

@@ -34,7 +34,7 @@ STORAGE = ("storage.buckets.create", "storage.objects.get", "storage.buckets.set
 
 
 @pytest.mark.parametrize("resource", RESOURCES)
-async def test_owner_has_all_permissions_and_program_those_of_its_role(
+async def test_owner_has_all_permissions_and_a_program_has_the_permissions_of_its_role(
     service: Any, resource: str
 ) -> None:
     every, path = sorted({*PERMISSIONS.values()}), f"{resource}:testIamPermissions"

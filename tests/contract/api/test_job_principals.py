@@ -155,7 +155,7 @@ async def test_token_of_a_deleted_job_is_rejected(service: ApiService) -> None:
         assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED")
 
 
-async def test_outlives_label_accepts_only_on_or_off(service: ApiService) -> None:
+async def test_label_trainshed_outlives_accepts_only_on_or_off(service: ApiService) -> None:
     wrong = custom_job() | {"labels": {"trainshed-outlives": "true"}}
     answer = await send_as_program(service, "POST", f"{LOCATION}/customJobs", wrong)
     assert answer.status == 400
@@ -185,7 +185,7 @@ async def test_program_cannot_create_a_job_with_more_rights_than_its_own(
     )
 
 
-async def test_program_can_write_only_to_its_own_jobs_log(service: ApiService) -> None:
+async def test_program_can_write_only_to_the_log_of_its_job(service: ApiService) -> None:
     """google-cloud-logging inside a job: the token selects the job's log, and the request cannot
     select another one."""
     entries: list[dict[str, Any]] = [

@@ -83,7 +83,7 @@ async def job(service: GrpcApiService) -> None:
     await service.result("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
 
 
-async def test_tail_returns_entries_when_they_are_written(service: GrpcApiService) -> None:
+async def test_log_tail_returns_new_entries_immediately(service: GrpcApiService) -> None:
     await job(service)
     service.write_log(1000, REPLICA, (START - 1, "before the session"))
     session = await start_session(service, filter=LINES, **AT_ONCE)

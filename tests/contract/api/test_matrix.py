@@ -111,7 +111,7 @@ async def test_every_method_needs_a_token(
         assert isinstance(service, GrpcApiService) or answer.headers["www-authenticate"] == BEARER
 
 
-async def test_every_call_is_decided_by_the_permission_table(service: ApiService) -> None:
+async def test_permission_table_decides_every_api_call(service: ApiService) -> None:
     """The table applies to users and to the program of a job. A rejected call for a job has the same error
     for an own, a foreign and a missing job. Own jobs remain from a role that the user had earlier."""
     token = add_user(service.tokens, ANA)

@@ -145,7 +145,7 @@ async def test_best_trials_are_listed_first_and_trials_without_result_last(
     assert "finalMetric" not in output["trials"][3]
 
 
-async def test_finished_search_reports_the_consumed_units_of_its_trials(
+async def test_finished_tuning_job_reports_the_ml_units_that_its_trials_consumed(
     service: ApiService,
 ) -> None:
     """facts/machines#ml-units: a trial of one second costs ten node-minutes, in lists too."""

@@ -127,7 +127,7 @@ async def test_model_lists_support_filters_order_and_pages(service: ApiService) 
     assert fields(await service.call("GET", f"{MODELS}?orderBy=size")) == {"order_by"}
 
 
-async def test_model_update_changes_all_versions_but_version_update_only_one(
+async def test_model_update_changes_all_versions_and_version_update_changes_one_version(
     service: ApiService,
 ) -> None:
     await upload_model(service, modelId="m1")

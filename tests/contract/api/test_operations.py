@@ -88,7 +88,7 @@ async def test_suggest_operation_is_shown_running_and_finished(
 
 
 @pytest.mark.parametrize("status", [200, 401])
-async def test_wait_returns_when_the_operation_finishes(
+async def test_wait_method_returns_when_the_operation_finishes(
     status: int, service: ApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """401: the caller's token is revoked during the wait."""
@@ -111,7 +111,7 @@ async def test_wait_returns_when_the_operation_finishes(
     assert (answer.status, "done" in answer.json) == (status, status == 200)
 
 
-async def test_wait_returns_unfinished_operation_at_timeout_or_service_stop(
+async def test_wait_method_returns_an_unfinished_operation_at_timeout_or_service_stop(
     service: ApiService,
 ) -> None:
     await store_study(service, SUGGESTION)
@@ -122,7 +122,7 @@ async def test_wait_returns_unfinished_operation_at_timeout_or_service_stop(
     assert "done" not in (await asyncio.wait_for(waiting, 60)).json
 
 
-async def test_cancel_ends_a_running_operation_and_keeps_a_finished_one(
+async def test_cancel_ends_a_running_operation_and_does_not_change_a_finished_operation(
     service: ApiService,
 ) -> None:
     await store_study(service, SUGGESTION)

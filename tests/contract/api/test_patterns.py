@@ -71,7 +71,7 @@ async def test_expensive_log_filter_does_not_block_the_event_loop(
     assert not answer.json.get("entries")
 
 
-async def test_slow_log_filter_returns_short_pages_until_it_finishes(
+async def test_slow_log_filter_returns_short_pages_until_all_entries_are_checked(
     service: ApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a time limit of 0, each request checks only the first entry of a batch. Following pages

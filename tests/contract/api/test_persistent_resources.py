@@ -83,7 +83,9 @@ async def test_create_operation_fails_when_machines_can_never_be_reserved(
     assert (await service.result("GET", f"/v1/{NAME}"))["state"] == "RUNNING"
 
 
-async def test_resource_id_is_unique_and_optional(service: ApiService) -> None:
+async def test_persistent_resource_id_is_optional_and_cannot_be_used_twice(
+    service: ApiService,
+) -> None:
     await running(service)
     answer = await service.call(
         "POST", f"{RESOURCES}?persistentResourceId=r1", {"resourcePools": [POOL]}
@@ -97,7 +99,9 @@ async def test_resource_id_is_unique_and_optional(service: ApiService) -> None:
     ]
 
 
-async def test_all_wrong_fields_of_a_resource_are_reported_at_once(service: ApiService) -> None:
+async def test_all_wrong_fields_of_a_persistent_resource_are_reported_at_once(
+    service: ApiService,
+) -> None:
     """spec/submit#refusals; the rules for machines are those of a job's worker pools."""
     pools = [
         {"id": "a", "machineSpec": {"machineType": "n1-standrd-4"}, "replicaCount": "1"},
@@ -146,7 +150,9 @@ async def test_persistent_resources_are_listed_in_pages(service: ApiService) -> 
     assert "nextPageToken" not in rest
 
 
-async def test_update_changes_only_name_labels_and_replica_counts(service: ApiService) -> None:
+async def test_update_changes_only_name_labels_and_replica_counts_of_a_persistent_resource(
+    service: ApiService,
+) -> None:
     await running(service)
     body: dict[str, Any] = {
         "displayName": "other",
@@ -190,7 +196,9 @@ async def test_update_changes_only_name_labels_and_replica_counts(service: ApiSe
     assert fields(answer) == {"update_mask"}
 
 
-async def test_resource_that_is_not_running_cannot_be_changed(service: ApiService) -> None:
+async def test_persistent_resource_that_is_not_running_cannot_be_changed(
+    service: ApiService,
+) -> None:
     await create_resource(service)
     for method, path in (("POST", f"{NAME}:reboot"), ("PATCH", f"{NAME}?updateMask=labels")):
         answer = await service.call(method, f"/v1/{path}", {})
@@ -198,7 +206,7 @@ async def test_resource_that_is_not_running_cannot_be_changed(service: ApiServic
         assert "is PROVISIONING" in answer.error["message"]
 
 
-async def test_usage_counts_machines_released_during_the_report_once(
+async def test_machine_released_while_its_usage_is_read_is_counted_once(
     service: ApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await running(service)
@@ -219,7 +227,9 @@ async def test_usage_counts_machines_released_during_the_report_once(
     assert after["machineHours"] == before["machineHours"] == 2
 
 
-async def test_deleting_a_resource_ends_its_create_operation(service: ApiService) -> None:
+async def test_deleting_a_persistent_resource_ends_its_create_operation(
+    service: ApiService,
+) -> None:
     begun = await create_resource(service)
     deleted = await wait_for_end(service, await service.result("DELETE", f"/v1/{NAME}"))
     assert deleted["response"]["@type"].endswith("google.protobuf.Empty")
@@ -260,7 +270,9 @@ async def test_job_needs_an_existing_resource_with_its_machine_type(service: Api
     }
 
 
-async def test_cluster_with_its_own_queue_rejects_persistent_resources(service: ApiService) -> None:
+async def test_persistent_resource_is_rejected_if_the_cluster_manages_the_job_queue(
+    service: ApiService,
+) -> None:
     service.serve(settings=replace(service.services.settings, queue="Slurm"))
     answer = await service.call(
         "POST", f"{RESOURCES}?persistentResourceId=r1", {"resourcePools": [POOL]}

@@ -105,7 +105,7 @@ async def test_staged_package_must_match_the_digest_in_its_path(service: ApiServ
 
 
 @pytest.mark.parametrize("digits", [15, 65])
-def test_only_digests_in_staging_paths_pin_a_package(digits: int) -> None:
+def test_package_is_pinned_only_by_a_digest_in_a_staging_path(digits: int) -> None:
     for path in (f"trainshed-run/{'a' * digits}/x.whl", f"other/{'a' * 32}/x.whl"):
         assert digest_in(f"gs://bucket/{path}") == ""
     assert digest_in(f"gs://bucket/trainshed-run/{'a' * 16}/x.whl") == "a" * 16

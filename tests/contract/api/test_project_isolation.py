@@ -289,7 +289,9 @@ async def test_rejected_create_request_reveals_no_buckets(
     assert answer.status == status and "nobodys" not in answer.error["message"]
 
 
-async def test_project_in_the_path_overrides_the_body(service: ApiService) -> None:
+async def test_project_in_the_request_path_takes_precedence_over_the_request_body(
+    service: ApiService,
+) -> None:
     """The body names another project."""
     add_user(service.tokens, "bo@corp.example", "roles/viewer", "speech")
     ana = add_user(service.tokens, ANA, "roles/owner", "vision")

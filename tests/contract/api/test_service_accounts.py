@@ -220,7 +220,7 @@ async def test_job_timeline_shows_changes_of_its_service_account(
     assert not any(EMAIL in entry.message for entry in others)
 
 
-async def test_concurrent_account_changes_do_not_undo_each_other(
+async def test_concurrent_changes_of_a_service_account_are_all_kept(
     service: ApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disabled account remains disabled when its description changes, and a deleted project
@@ -409,7 +409,7 @@ async def test_impersonated_token_ends_with_the_impersonators_access(service: Ap
 @pytest.mark.parametrize(
     "role", ["roles/editor", "roles/aiplatform.admin", "roles/iam.serviceAccountUser"]
 )
-async def test_other_roles_cannot_create_keys_or_tokens_of_an_account(
+async def test_users_without_the_required_role_cannot_create_keys_or_tokens_of_an_account(
     service: ApiService, role: str
 ) -> None:
     """The error does not reveal accounts of other projects."""

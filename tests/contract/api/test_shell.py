@@ -134,7 +134,9 @@ async def test_shell_is_opened_used_and_recorded_in_the_timeline(
     ]
 
 
-async def test_ticket_for_a_port_connects_to_that_port(service: ApiServiceWithShells) -> None:
+async def test_shell_ticket_for_a_port_of_a_job_connects_to_that_port(
+    service: ApiServiceWithShells,
+) -> None:
     """A port is selected by number or by the name of a page of the job. A command in the request is
     ignored."""
     body = custom_job(pool(), package()) | {"labels": {"trainshed-ports": "web-8000_page"}}
@@ -160,7 +162,7 @@ async def test_ticket_for_a_port_connects_to_that_port(service: ApiServiceWithSh
     ]
 
 
-async def test_port_is_closed_when_its_use_cannot_be_recorded(
+async def test_forwarded_port_is_closed_if_the_connection_cannot_be_recorded(
     service: ApiServiceWithShells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await running(service)
@@ -171,7 +173,7 @@ async def test_port_is_closed_when_its_use_cannot_be_recorded(
     assert service.shells.terminals[-1].closed
 
 
-async def test_stolen_page_cookie_opens_only_its_page_for_limited_time(
+async def test_stolen_cookie_of_a_job_page_opens_only_that_page_for_a_limited_time(
     service: ApiServiceWithShells,
 ) -> None:
     """The page closes when the job stops offering it. A shell would execute such requests as commands."""
@@ -208,7 +210,9 @@ async def test_client_disconnect_closes_the_shell_and_is_recorded(
     assert len(await shell_entries(service)) == 2
 
 
-async def test_ticket_is_valid_once_and_for_one_minute(service: ApiServiceWithShells) -> None:
+async def test_shell_ticket_is_valid_for_a_single_use_within_one_minute(
+    service: ApiServiceWithShells,
+) -> None:
     await running(service)
     used = (await service.result("POST", f"{JOB}:shell", {}))["token"]
     late = (await service.result("POST", f"{JOB}:shell", {}))["token"]
@@ -233,7 +237,7 @@ async def test_malformed_shell_request_returns_an_error_message(
         assert "Invalid JSON payload" in (await socket.next())["error"]
 
 
-async def test_number_of_unused_tickets_is_limited(service: ApiServiceWithShells) -> None:
+async def test_number_of_unused_shell_tickets_is_limited(service: ApiServiceWithShells) -> None:
     ticket = Ticket(JobUid(1000), PRIMARY, "somebody", Principal("somebody"))
     first, _ = service.services.tickets.issue(ticket)
     others = [service.services.tickets.issue(ticket)[0] for _ in range(1000)]
@@ -330,7 +334,7 @@ async def test_running_ml_job_has_web_access_uris(service: ApiServiceWithShells)
     assert await described_links(service) == uris
 
 
-async def test_dashboard_has_port_and_link_while_the_primary_runs(
+async def test_job_with_dashboard_access_shows_a_port_and_link_while_its_primary_runs(
     service: ApiServiceWithShells,
 ) -> None:
     """docs/coming-from-vertex: `enableDashboardAccess`."""
@@ -409,7 +413,7 @@ async def test_shell_link_gives_tickets_only_for_its_replica(
     assert over.status == 400
 
 
-async def test_links_tickets_and_shells_end_when_their_user_loses_permission(
+async def test_shell_links_tickets_and_open_shells_end_when_their_user_loses_permission(
     service: ApiServiceWithShells,
 ) -> None:
     """Revocation during an open shell is tested in `tests/e2e/test_team.py`."""
@@ -435,7 +439,7 @@ async def test_links_tickets_and_shells_end_when_their_user_loses_permission(
         assert answer.status == (200 if PERMISSIONS[OPEN_SHELL] in ROLES[role] else 403), role
 
 
-async def test_shell_needs_the_right_to_act_as_the_jobs_account(
+async def test_shell_requires_permission_to_act_as_the_service_account_of_the_job(
     service: ApiServiceWithShells,
 ) -> None:
     account = "trainer@p1.iam.gserviceaccount.com"
@@ -488,7 +492,7 @@ async def test_shell_page_is_served_with_all_its_files(
         assert b"https://" not in answer.body
 
 
-async def test_shell_page_rejects_path_traversal_and_other_files(
+async def test_shell_page_serves_only_its_own_files_and_rejects_path_traversal(
     service: ApiServiceWithShells,
 ) -> None:
     for path in ("/shell/../app.py", "/shell/page.html", "/shell/xterm/LICENSE.xterm"):

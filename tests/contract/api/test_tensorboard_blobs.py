@@ -45,7 +45,9 @@ async def blob(service: ApiService, series: str, id_: str) -> Any:
     return answer if isinstance(service, GrpcApiService) else answer[0]
 
 
-async def test_blob_ids_are_points_and_contents_come_from_the_bucket(service: ApiService) -> None:
+async def test_blob_ids_are_stored_as_points_and_blob_contents_are_read_from_the_bucket(
+    service: ApiService,
+) -> None:
     series = await series_of(service)
     await write(service, series, "graph0", "graph1")
     data = (await service.result("GET", f"/v1/{series}:read"))["timeSeriesData"]
@@ -95,7 +97,7 @@ async def test_missing_or_too_large_blob_is_rejected(
     assert fields(await service.call("GET", f"/v1/{series}:readBlobData")) == {"blob_ids"}
 
 
-async def test_series_of_scalars_has_no_blobs(service: ApiService) -> None:
+async def test_request_for_blobs_of_a_scalar_time_series_is_rejected(service: ApiService) -> None:
     series = await series_of(service, "SCALAR")
     answer = await service.call("GET", f"/v1/{series}:readBlobData?blobIds=a")
     assert fields(answer) == {"time_series"}

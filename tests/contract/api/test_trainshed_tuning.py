@@ -95,7 +95,7 @@ async def list_jobs(service: ApiService, query: str) -> list[dict[str, Any]]:
     return (await service.result("GET", f"{OURS}?{query}"))["jobs"]
 
 
-async def test_outlook_needs_a_tuning_job_and_the_right_to_read_its_trials(
+async def test_outlook_is_returned_only_for_a_tuning_job_whose_trials_the_caller_can_read(
     service: ApiService,
 ) -> None:
     await start_trials(service, await create_tuning_job(service), 71)
@@ -113,7 +113,7 @@ async def test_outlook_needs_a_tuning_job_and_the_right_to_read_its_trials(
         assert (await service.call("GET", path, token=token)).status == status
 
 
-async def test_metric_filter_uses_best_trial_or_the_pipelines_job(
+async def test_metric_filter_uses_the_best_trial_of_a_tuning_job_or_the_job_of_a_pipeline(
     service: ApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainshed.api.trainshed_v1.jobs._METRIC_TIME_LIMIT", 60.0)
@@ -288,7 +288,9 @@ async def test_ml_tuning_job_shows_its_trials_as_ml_jobs(service: ApiService) ->
     assert (child["parent"], child["trial"]) == (f"projects/p1/jobs/{job_id}", 1)
 
 
-async def test_watch_sends_a_tuning_job_when_it_or_a_trial_changes(service: ApiService) -> None:
+async def test_watch_sends_a_tuning_job_after_each_change_of_the_job_or_its_trials(
+    service: ApiService,
+) -> None:
     name = await create_tuning_job(service)
     async with service.stream(f"{OURS}/1000/watch") as lines:
         assert (await lines.next())["trials"] == []
@@ -345,7 +347,9 @@ async def test_replica_commands_on_a_pipeline_use_its_custom_job(service: ApiSer
     assert "is a tuning job" in refused.error["message"]
 
 
-async def test_explain_of_a_tuning_job_explains_one_trial(service: ApiService) -> None:
+async def test_explain_method_for_a_tuning_job_describes_a_single_trial(
+    service: ApiService,
+) -> None:
     """spec/submit#preflight."""
     jobs: Sequence[tuple[str, Any]] = (("vertex", tuning_job()), ("ml", tuned_job(maxTrials=3)))
     for api, job in jobs:

@@ -205,7 +205,9 @@ async def test_trial_is_completed_once_with_its_final_measurement(service: ApiSe
     assert await service.result("GET", f"/v1/{trial['name']}") == done
 
 
-async def test_trial_without_measurement_becomes_infeasible(service: ApiService) -> None:
+async def test_trial_completed_without_a_measurement_becomes_infeasible(
+    service: ApiService,
+) -> None:
     """facts/resources#trials: an INFEASIBLE trial is finished and has no final measurement."""
     path = await study(service)
     first, second = await suggest_trials(service, path, count=2)
@@ -237,7 +239,7 @@ async def test_early_stopping_check_returns_an_operation_of_the_trial(
 # --- a client's own trials
 
 
-async def test_requested_trial_is_suggested_first(service: ApiService) -> None:
+async def test_trial_in_state_requested_is_suggested_first(service: ApiService) -> None:
     """Google's documentation: a REQUESTED trial is requested and not suggested yet."""
     path = await study(service)
     made = await service.result("POST", f"{path}/trials", OWN | {"clientId": "me"})
@@ -261,7 +263,9 @@ async def test_trial_created_with_a_result_is_finished(service: ApiService) -> N
     assert (made["measurements"], made["finalMeasurement"]) == (curve, curve[0])
 
 
-async def test_trials_are_listed_in_pages_without_deleted_ones(service: ApiService) -> None:
+async def test_list_of_trials_is_returned_in_pages_and_omits_deleted_trials(
+    service: ApiService,
+) -> None:
     path = await study(service)
     await suggest_trials(service, path, count=5)
     await service.call("DELETE", f"{path}/trials/2")

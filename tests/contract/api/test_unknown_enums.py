@@ -39,14 +39,16 @@ async def test_unknown_scale_tier_lists_the_valid_values(service: ApiService) ->
 
 
 @pytest.mark.parametrize(("tier", "meant"), [("PREMIUM", "PREMIUM_1"), ("custm", "CUSTOM")])
-async def test_unknown_enum_value_suggests_the_closest_one(
+async def test_error_for_an_unknown_enum_value_suggests_the_closest_valid_value(
     service: ApiService, tier: str, meant: str
 ) -> None:
     (text,) = (await faults(service, ML_JOBS, ml_job(scaleTier=tier))).values()
     assert text.endswith(f'"{tier}"; did you mean {meant}? The values are {TIERS}.')
 
 
-async def test_part_of_an_enum_name_suggests_the_full_name(service: ApiService) -> None:
+async def test_error_for_an_incomplete_enum_name_suggests_the_full_name(
+    service: ApiService,
+) -> None:
     shown = await faults(service, VERTEX_JOBS, custom_job(gpu_pool("nvidia-h100")))
     assert "; did you mean NVIDIA_H100_80GB? The values" in next(iter(shown.values()))
 

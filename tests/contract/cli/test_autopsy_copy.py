@@ -6,7 +6,7 @@ from pathlib import Path
 from trainshed.cli.jobs import shell
 
 
-def test_autopsy_copy_omits_links_that_lead_out_of_it(tmp_path: Path) -> None:
+def test_autopsy_copy_omits_symlinks_that_lead_outside_the_copied_directory(tmp_path: Path) -> None:
     """Path traversal by links, including links to other links."""
     outside, root = tmp_path / "id_rsa", tmp_path / "copy"
     outside.write_text("key")

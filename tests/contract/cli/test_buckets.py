@@ -80,7 +80,7 @@ def test_several_files_are_copied_into_a_directory(
     assert trainshed("buckets", "cp", *both, "-").stdout == "d/a.txtd/e/b.txt"
 
 
-def test_several_files_to_one_name_are_rejected_before_copying(
+def test_copy_of_several_files_to_a_single_file_name_is_rejected_before_copying(
     trainshed: Invoke, bucket: FakeService, tmp_path: Path
 ) -> None:
     file = tmp_path / "one.txt"
@@ -104,7 +104,7 @@ def test_object_names_cannot_cause_path_traversal(service: FakeService, tmp_path
     assert not (tmp_path.parent / "evil").exists()
 
 
-def test_links_and_pipes_are_not_overwritten(
+def test_download_does_not_write_through_symlinks_or_into_pipes(
     trainshed: Invoke, bucket: FakeService, tmp_path: Path
 ) -> None:
     """Writing to a pipe would block forever."""

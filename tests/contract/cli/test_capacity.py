@@ -25,7 +25,7 @@ def _no_poll_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "_POLL_INTERVAL", 0)
 
 
-def test_drain_sends_the_reason_and_does_not_wait(service: FakeService) -> None:
+def test_drain_command_sends_the_reason_and_returns_immediately(service: FakeService) -> None:
     drained = node("node-1", "workerpool0-0", condition="DRAINED")
     service.on("POST", f"{NODES}/node-1:drain", drained)
     result = service.cli("nodes", "drain", "node-1", "--reason", "new disk")
@@ -33,7 +33,9 @@ def test_drain_sends_the_reason_and_does_not_wait(service: FakeService) -> None:
     assert json.loads(service.sent[0].body) == {"reason": "new disk"}
 
 
-def test_drain_waits_until_the_node_is_empty(service: FakeService) -> None:
+def test_drain_command_with_the_wait_option_returns_when_the_node_is_empty(
+    service: FakeService,
+) -> None:
     both = node("node-1", "workerpool0-0", "workerpool1-0", condition="DRAINED")
     single = node("node-1", "workerpool1-0", condition="DRAINED")
     none = node("node-1", condition="DRAINED")
@@ -49,7 +51,7 @@ def test_drain_waits_until_the_node_is_empty(service: FakeService) -> None:
     ]
 
 
-def test_undrain_shows_the_new_condition_of_the_node(service: FakeService) -> None:
+def test_undrain_command_shows_the_new_condition_of_the_node(service: FakeService) -> None:
     gone = node(condition="GONE", cause="node-1 does not answer")
     service.on("POST", f"{NODES}/node-1:undrain", node(), gone, {"name": "node-1"})
     output = [service.cli("nodes", "drain", "node-1", "--undo").stdout for _ in range(3)]

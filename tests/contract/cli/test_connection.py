@@ -50,7 +50,7 @@ def test_unreachable_service_is_reported(service: FakeService, tmp_path: Path) -
     assert "trainshed up" in result.stderr
 
 
-def test_command_line_overrides_the_environment(service: FakeService) -> None:
+def test_command_line_options_override_environment_variables(service: FakeService) -> None:
     service.on("GET", "/trainshed/v1/jobs", {"jobs": [], "nextPageToken": ""})
     env = {"TRAINSHED_ENDPOINT": "http://127.0.0.1:1", "TRAINSHED_TOKEN": "tok-en"}
     result = service.cli("jobs", "list", "--url", service.address, "--project", "q", env=env)
@@ -66,7 +66,9 @@ def test_wrong_token_error_contains_advice_and_hides_the_token(service: FakeServ
     assert "wrong" not in result.stderr
 
 
-def test_each_wrong_field_is_printed_on_its_own_line(service: FakeService) -> None:
+def test_each_wrong_field_of_a_rejected_request_is_printed_on_a_separate_line(
+    service: FakeService,
+) -> None:
     service.refuse(
         "GET", "/trainshed/v1/jobs", 400, "long text", state="'X' is no state.", limit="is odd."
     )
@@ -89,7 +91,9 @@ def test_command_line_errors_exit_with_status_2(
     assert trainshed(*arguments).exit_code == 2
 
 
-def test_closed_output_pipe_is_not_a_failure(service: FakeService, tmp_path: Path) -> None:
+def test_command_whose_output_pipe_closes_prints_no_error(
+    service: FakeService, tmp_path: Path
+) -> None:
     """A status of 1 would indicate a failed command, for example in a shell with `set -o pipefail`."""
     jobs = [job(str(number)) for number in range(2_000)]
     service.on("GET", "/trainshed/v1/jobs", {"jobs": jobs, "nextPageToken": ""})
@@ -115,7 +119,7 @@ def test_closed_output_pipe_is_not_a_failure(service: FakeService, tmp_path: Pat
         ("", r"$'caf\xe9'", r"Error: 'caf\udce9' is not valid UTF-8. Use a text that is."),
     ],
 )
-def test_output_and_encoding_errors_are_one_sentence(
+def test_output_and_encoding_errors_are_printed_as_a_single_sentence(
     service: FakeService, tmp_path: Path, where: str, name: str, message: str
 ) -> None:
     service.on("GET", "/trainshed/v1/jobs", {"jobs": [job("1")], "nextPageToken": ""})
@@ -175,7 +179,7 @@ def login_json(tmp_path: Path, service: FakeService, monkeypatch: pytest.MonkeyP
     return tmp_path / "config/trainshed/login.json"
 
 
-def test_login_ignores_silent_and_closed_connections(
+def test_login_command_succeeds_despite_silent_and_closed_connections(
     service: FakeService, login_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Browsers open such connections in advance."""

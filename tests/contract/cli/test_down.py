@@ -112,7 +112,7 @@ def store_allocations(data: Path, *commands: list[str]) -> Path:
     return file
 
 
-def test_down_lists_leftover_allocations_and_release_frees_them(
+def test_down_command_lists_leftover_allocations_and_releases_allocations_on_request(
     trainshed: Invoke, tmp_path: Path
 ) -> None:
     file = store_allocations(tmp_path, ["true"], ["sh", "-c", "exit 1"])

@@ -78,7 +78,9 @@ def test_drill_is_created_watched_and_reported(
     ]
 
 
-def test_drill_exits_with_1_when_the_job_starts_over(service: FakeService) -> None:
+def test_drill_command_exits_with_status_1_if_the_job_starts_from_the_beginning(
+    service: FakeService,
+) -> None:
     running(service)
     service.on("GET", REPORT, report(drill_report("started_over"), result="FAIL"))
     data = service.cli("drill", "7", "--kind", "kill", "--format", "json")

@@ -19,7 +19,9 @@ def environment(script: str) -> dict[str, str]:
     return dict(row.split("=", 1) for row in text.splitlines())
 
 
-def test_env_output_works_in_a_posix_shell(trainshed: Invoke, tmp_path: Path) -> None:
+def test_output_of_the_env_command_can_be_evaluated_by_a_posix_shell(
+    trainshed: Invoke, tmp_path: Path
+) -> None:
     write_service_file(tmp_path, "http://127.0.0.1:7", storage="http://127.0.0.1:8", project="a'b")
     result = trainshed("env")
     assert result.exit_code == 0, result.stderr
@@ -40,7 +42,9 @@ def test_env_output_works_in_a_posix_shell(trainshed: Invoke, tmp_path: Path) ->
     assert environment(" ".join(result.stdout.split())).get("TRAINSHED_TOKEN") == TOKEN
 
 
-def test_env_sets_the_project_without_a_lookup_at_google(trainshed: Invoke, tmp_path: Path) -> None:
+def test_env_command_does_not_set_the_project_variable_that_causes_google_requests(
+    trainshed: Invoke, tmp_path: Path
+) -> None:
     """With GOOGLE_CLOUD_PROJECT the SDK would look the project up at Google over gRPC, for up to a
     minute (spec/clients#surface)."""
     write_service_file(tmp_path, "http://127.0.0.1:7", project="ours")
@@ -85,7 +89,7 @@ def test_env_reads_the_defaults_of_a_remote_service(service: FakeService) -> Non
     )
 
 
-def test_google_auth_uses_the_credentials_without_other_requests(
+def test_google_auth_uses_the_credentials_file_without_requests_to_other_hosts(
     service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import google.auth

@@ -11,7 +11,7 @@ from tests.contract.cli.fake_service import JOBS, FakeService, job, job_page
 @pytest.mark.parametrize(
     ("verb", "done"), [("cancel", "is being cancelled"), ("delete", "is deleted")]
 )
-def test_command_continues_with_other_jobs_after_an_error(
+def test_command_for_several_jobs_continues_after_an_error_of_a_job(
     service: FakeService, verb: str, done: str
 ) -> None:
     service.on("GET", JOBS, job_page())
@@ -33,7 +33,7 @@ def test_command_continues_with_other_jobs_after_an_error(
         (("SUCCEEDED", "FAILED", "CANCELLED"), 1),
     ],
 )
-def test_wait_exits_with_a_status_for_the_jobs_results(
+def test_exit_status_of_the_wait_command_depends_on_the_results_of_the_jobs(
     service: FakeService, states: tuple[str, ...], status: int
 ) -> None:
     for uid, state in enumerate(states):
@@ -45,7 +45,7 @@ def test_wait_exits_with_a_status_for_the_jobs_results(
     assert [over["state"] for over in json.loads(data.stdout)] == list(states)
 
 
-def test_wait_exits_with_124_at_its_timeout(service: FakeService) -> None:
+def test_wait_command_exits_with_status_124_after_its_timeout(service: FakeService) -> None:
     service.on("GET", f"{JOBS}/6", job("6", "SUCCEEDED"))
     service.on("GET", f"{JOBS}/7", job())
     result = service.cli("jobs", "wait", "6", "7", "--timeout", "0.5")
@@ -65,7 +65,7 @@ SPEC: dict[str, Any] = {
 CREATE = "/v1/projects/p/locations/us-central1/customJobs"
 
 
-def test_retry_submits_the_same_job(service: FakeService) -> None:
+def test_retry_command_submits_the_same_job_again(service: FakeService) -> None:
     resource = {"name": "x", "state": "JOB_STATE_FAILED", "displayName": "digits", "jobSpec": SPEC}
     service.on("GET", f"{JOBS}/7", job("7", "FAILED", resource=resource))
     service.on("POST", CREATE, {"name": "projects/p/locations/us-central1/customJobs/8"})

@@ -281,7 +281,7 @@ def test_yaml_output_equals_json_output(service: FakeService) -> None:
         ("nodes", "--data", "DATA", "list", "--format", "json"),
     ],
 )
-def test_shared_options_are_accepted_at_every_position(
+def test_shared_options_are_accepted_at_every_position_of_the_command_line(
     service: FakeService, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     service.on("GET", "/trainshed/v1/nodes", {"nodes": []})

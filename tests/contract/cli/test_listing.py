@@ -108,7 +108,7 @@ SECRET: dict[str, Any] = {
         ),
     ],
 )
-def test_list_prints_a_table_and_json_prints_the_records(
+def test_list_command_prints_a_table_or_with_format_json_the_records(
     service: FakeService, kind: str, path: str, record: dict[str, Any], titles: str, row: str
 ) -> None:
     service.on("GET", path, {path.rpartition("/")[2]: [record]})
@@ -151,7 +151,9 @@ def test_describe_prints_yaml_with_the_columns_first(service: FakeService, name:
 
 
 @pytest.mark.parametrize("name", ["node-1", "node-9"])
-def test_kind_without_get_method_is_found_in_its_list(service: FakeService, name: str) -> None:
+def test_describe_command_finds_a_node_in_the_list_of_nodes(
+    service: FakeService, name: str
+) -> None:
     service.on("GET", f"{OWN}/nodes", {"nodes": [NODE]})
     result = service.cli("nodes", "describe", name)
     if name == "node-1":
@@ -242,7 +244,7 @@ def test_usage_is_grouped_and_printed_as_csv(service: FakeService) -> None:
         ("tokens", "ana@corp.example", f"{OWN}/tokens/ana@corp.example", {}),
     ],
 )
-def test_delete_removes_a_resource_or_one_version(
+def test_delete_command_removes_a_resource_or_a_single_version(
     service: FakeService, kind: str, name: str, path: str, query: dict[str, str]
 ) -> None:
     roles = "has no tokens any more; the roles remain (trainshed list grants)"
@@ -253,7 +255,9 @@ def test_delete_removes_a_resource_or_one_version(
     assert (request.method, request.path, request.query) == ("DELETE", path, query)
 
 
-def test_delete_of_an_undeletable_kind_is_rejected(service: FakeService) -> None:
+def test_delete_command_for_nodes_is_rejected_with_a_list_of_deletable_kinds(
+    service: FakeService,
+) -> None:
     result = service.cli("nodes", "delete", "node-1")
     assert result.exit_code == 2
     assert "The kinds are datasets, models, secrets, studies" in result.stderr

@@ -61,7 +61,9 @@ def last_created_job(service: FakeService) -> dict[str, Any]:
     return json.loads(service.bodies("POST", CREATE)[-1])
 
 
-def test_bucket_created_by_a_parallel_run_is_used(service: FakeService) -> None:
+def test_run_command_uses_a_bucket_that_a_parallel_command_has_just_created(
+    service: FakeService,
+) -> None:
     endpoint = Endpoint(service.address, TOKEN, bucket="b")
     place = {"project": "p", "region": "us-central1"}
     service.refuse("POST", "/storage/v1/b", 409, "You already own it.")
@@ -110,7 +112,9 @@ def test_run_of_a_file_creates_a_job(trainshed: Invoke, ready: FakeService, prog
     assert "notice: Runs on Python 3.10." in text
 
 
-def test_notebook_and_ports_are_stored_in_a_label(trainshed: Invoke, ready: FakeService) -> None:
+def test_run_command_stores_notebook_and_ports_in_a_job_label(
+    trainshed: Invoke, ready: FakeService
+) -> None:
     result = trainshed("run", "--notebook", "--port", "board=6006", "--image", "pytorch")
     assert result.exit_code == 0, result.stderr
     body = last_created_job(ready)
@@ -172,7 +176,9 @@ def test_entry_module_of_a_package_is_found(tmp_path: Path) -> None:
     assert pack(package, "learn.py", ()).files == ("__init__.py", "data.py", "learn.py")
 
 
-def test_shell_script_is_packed_with_the_files_it_calls(tmp_path: Path) -> None:
+def test_shell_script_is_packed_together_with_the_files_that_the_script_calls(
+    tmp_path: Path,
+) -> None:
     """Files called directly or through other files are packed with the modules that they import.
     Hidden files and files outside the directory are not."""
     tree = tmp_path / "tree"
@@ -286,7 +292,9 @@ def test_run_explains_a_job_that_fits_no_node(
     assert "trainshed up --node-cpus" in text
 
 
-def test_rejected_job_uploads_nothing(trainshed: Invoke, ready: FakeService, program: Path) -> None:
+def test_run_command_uploads_nothing_if_the_service_rejects_the_job(
+    trainshed: Invoke, ready: FakeService, program: Path
+) -> None:
     ready.refuse("POST", EXPLAIN, 400, "no", **{"job_spec.machine": "There is no such machine."})
     result = trainshed("run", str(program / "other.py"))
     assert result.exit_code == 1

@@ -62,7 +62,9 @@ def test_followed_logs_survive_an_error_of_the_proxy(service: FakeService) -> No
 
 
 @pytest.mark.parametrize("words", [("--since", "10m"), ("--tail", "5")])
-def test_resumed_logs_contain_no_older_lines(service: FakeService, words: tuple[str, str]) -> None:
+def test_log_request_after_an_interruption_starts_at_the_last_printed_line(
+    service: FakeService, words: tuple[str, str]
+) -> None:
     prepare_job(service)
     service.on("GET", f"{JOBS}/7/logs", Stream(LINES[:1], broken=True), Stream(LINES[1:]))
     assert service.cli("jobs", "logs", "-f", "7", *words).exit_code == 0

@@ -63,7 +63,7 @@ def test_temporary_service_preserves_the_jobs_exit_status_and_leaves_no_files(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_emulate_runs_a_program_and_returns_its_status(
+def test_emulate_command_runs_a_program_and_exits_with_its_status(
     service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[str] = []

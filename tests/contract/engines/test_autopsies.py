@@ -156,7 +156,7 @@ async def test_autopsy_with_an_open_shell_cannot_be_deleted(harness: EngineHarne
     assert harness.engine.autopsies(uid) == ()
 
 
-async def test_autopsy_shell_uses_current_buckets_and_no_foreign_address(
+async def test_autopsy_shell_shows_the_current_buckets_and_cannot_bind_addresses_of_programs(
     harness: EngineHarness, tmp_path: Path
 ) -> None:
     """The buckets and the address of the program's time can belong to another project now."""
@@ -173,7 +173,7 @@ async def test_autopsy_shell_uses_current_buckets_and_no_foreign_address(
     assert "Cannot assign requested address" in seen
 
 
-async def test_autopsies_are_measured_one_by_one_and_shells_are_limited(
+async def test_autopsies_are_measured_one_by_one_and_autopsy_shells_are_limited_in_number(
     harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Measuring sizes uses one thread, in short steps."""

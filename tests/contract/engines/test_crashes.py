@@ -23,7 +23,9 @@ from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import EngineUnavailable
 
 
-async def test_pending_launches_survive_a_killed_zygote(harness: EngineHarness) -> None:
+async def test_pending_program_starts_survive_a_kill_of_the_zygote_process(
+    harness: EngineHarness,
+) -> None:
     zygote = harness.zygote()
     os.kill(zygote, signal.SIGSTOP)
     replicas = [ReplicaId(1, index) for index in range(4)]
@@ -109,7 +111,7 @@ async def test_program_starts_once_when_a_replaced_zygote_resumes(harness: Engin
         assert harness.texts(uid, replica) == ["ran"]
 
 
-async def test_replica_end_is_reported_after_a_failed_write(
+async def test_replica_end_is_reported_even_if_the_first_check_of_its_directory_fails(
     harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full, for example. The service checks the slot again and does not forget the replica."""
@@ -128,7 +130,7 @@ async def test_replica_end_is_reported_after_a_failed_write(
     assert isinstance(await harness.end(uid), ReplicaLost)
 
 
-async def test_stop_ends_the_program_even_if_it_cannot_be_recorded(
+async def test_stop_order_ends_the_program_even_if_the_order_cannot_be_recorded(
     harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The running program may be filling the disk. The caller retries until nothing can start any more."""

@@ -48,7 +48,9 @@ async def test_long_command_line_is_passed_completely(harness: EngineHarness) ->
         assert harness.texts(uid)[-1] == "2"
 
 
-async def test_failed_start_is_reported_as_a_service_failure(harness: EngineHarness) -> None:
+async def test_failed_preparation_of_a_program_is_reported_as_a_service_failure(
+    harness: EngineHarness,
+) -> None:
     """spec/failures#service-failures: the service itself failed, and a restarted service reports the same."""
     # Levels with a view of their own need the bucket directory. The other levels copy the template.
     uid = await harness.run(
@@ -68,7 +70,7 @@ async def test_log_distinguishes_stdout_and_stderr(harness: EngineHarness) -> No
     assert sorted(lines) == [("e", "err"), ("o", "last"), ("o", "out")]
 
 
-async def test_log_contains_output_of_children_after_the_main_process(
+async def test_log_contains_the_output_of_children_that_outlive_the_main_process(
     harness: EngineHarness,
 ) -> None:
     until_up = "until [ -e up ]; do sleep 0.01; done"

@@ -28,7 +28,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield disk / "data"
 
 
-async def test_start_on_a_full_disk_is_a_service_failure(harness: EngineHarness) -> None:
+async def test_failed_program_start_on_a_full_disk_is_reported_as_a_service_failure(
+    harness: EngineHarness,
+) -> None:
     """The attempt counts as a retry, which runs the program."""
     uid = harness.job()
     await harness.allocate(uid)
@@ -45,7 +47,7 @@ async def test_start_on_a_full_disk_is_a_service_failure(harness: EngineHarness)
     assert harness.texts(uid) == ["ran"]
 
 
-async def test_autopsy_shell_works_on_a_full_disk(harness: EngineHarness) -> None:
+async def test_autopsy_shell_can_be_opened_on_a_full_disk(harness: EngineHarness) -> None:
     await keep_autopsies(harness)
     uid = await failed_job(harness, "echo loss >result; exit 3")
     await measured_autopsy(harness, uid)

@@ -49,7 +49,9 @@ async def idle_shims(harness: EngineHarness) -> list[tuple[int, int]]:
     return [(shim, programs(shim)[0]) for shim in shims(harness.zygote())]
 
 
-async def test_gang_larger_than_the_pool_starts_with_new_shims(harness: EngineHarness) -> None:
+async def test_gang_with_more_replicas_than_idle_shims_starts_with_additional_shims(
+    harness: EngineHarness,
+) -> None:
     """The zygote must not have loaded TLS and thus Python's threads, because each fork would become
     slower."""
     assert "_ssl." not in Path(f"/proc/{harness.zygote()}/maps").read_text()
@@ -64,7 +66,7 @@ async def test_gang_larger_than_the_pool_starts_with_new_shims(harness: EngineHa
     assert serving > {shim for shim, _ in idle}
 
 
-async def test_killed_idle_shims_are_skipped(harness: EngineHarness) -> None:
+async def test_program_starts_although_all_idle_shims_were_killed(harness: EngineHarness) -> None:
     for shim, program in await idle_shims(harness):
         os.kill(shim, signal.SIGKILL)
         await asyncio.to_thread(wait_until_gone, [program])
@@ -72,7 +74,7 @@ async def test_killed_idle_shims_are_skipped(harness: EngineHarness) -> None:
     assert (await harness.exit(uid)).exit.exit_code == 0
 
 
-async def test_idle_shims_end_with_the_zygote(harness: EngineHarness) -> None:
+async def test_idle_shims_end_when_their_zygote_process_is_killed(harness: EngineHarness) -> None:
     idle = await idle_shims(harness)
     os.kill(harness.zygote(), signal.SIGKILL)
     for pair in idle:
@@ -81,7 +83,7 @@ async def test_idle_shims_end_with_the_zygote(harness: EngineHarness) -> None:
 
 
 @needs_mounts
-async def test_disk_mounted_after_the_shims_start_is_visible(
+async def test_disk_mounted_after_the_start_of_the_shims_is_visible_to_programs(
     harness: EngineHarness, common_place: Path
 ) -> None:
     """The main processes of idle shims have left the machine's mount namespace before the mount happens."""
@@ -122,7 +124,7 @@ async def test_hosts_file_is_updated_for_running_programs(harness: EngineHarness
     assert harness.texts(uid) == ["127.64.0.2\tlater"]
 
 
-async def test_machines_hosts_file_contains_the_gang(
+async def test_hosts_file_of_the_machine_contains_the_hostnames_of_the_gang(
     harness: EngineHarness, tmp_path: Path
 ) -> None:
     """spec/program#hostnames: this applies without namespaces, as in a Pod. Lines of other programs remain in

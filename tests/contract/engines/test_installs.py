@@ -103,14 +103,16 @@ def runner(harness: EngineHarness, environment: Prefix, tmp_path: Path) -> Insta
 
 
 @pytest.mark.parametrize("options", [(), ("--user",)])
-async def test_program_can_import_a_package_that_it_installs(
+async def test_program_can_import_a_package_after_installing_the_package(
     runner: InstallRunner, options: tuple[str, ...]
 ) -> None:
     """The user site directory did not exist when Python started, so it was not on its path."""
     assert await runner.run("python3", "-c", INSTALLS_AND_IMPORTS, *options) == ["2.0"]
 
 
-async def test_last_installed_version_overrides_earlier_ones(runner: InstallRunner) -> None:
+async def test_last_installed_version_of_a_package_overrides_earlier_versions(
+    runner: InstallRunner,
+) -> None:
     """Earlier, a second version left the first in place, and a pinned package of the environment
     was not replaced."""
     script = f"""
@@ -132,7 +134,7 @@ pip uninstall -q -y own_package; python3 -c 'import own_package' 2>/dev/null || 
     ]
 
 
-async def test_installed_packages_belong_to_one_replica(
+async def test_packages_installed_by_a_program_are_not_visible_to_other_replicas(
     runner: InstallRunner, environment: Prefix
 ) -> None:
     before = sorted(environment.template.rglob("*"))

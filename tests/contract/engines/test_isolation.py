@@ -145,7 +145,9 @@ async def test_program_cannot_reach_sockets_of_slurm_steps(
     assert harness.texts(uid) == ["[[], ['node1_7.0']]"]
 
 
-async def test_hidden_directory_stays_hidden_below_a_visible_one(harness: EngineHarness) -> None:
+async def test_hidden_directory_inside_a_visible_directory_stays_hidden_from_programs(
+    harness: EngineHarness,
+) -> None:
     """docs/security.md: a directory that the operator shows to programs may contain the service's
     data, and may be in a hidden directory, such as a home directory."""
     if _level(harness) == LEVEL_SESSION:
@@ -315,7 +317,9 @@ async def test_unavailable_isolation_level_fails_the_start(data: Path) -> None:
             await start(LEVEL_OWN)
 
 
-async def test_killed_program_does_not_wait_for_a_pending_bind(harness: EngineHarness) -> None:
+async def test_program_killed_during_a_bind_call_ends_without_waiting_for_the_call(
+    harness: EngineHarness,
+) -> None:
     """A thread that is killed while the shim decides about its bind leaves no waiting process behind."""
     program = (
         "import os, signal, socket, threading, time\n"

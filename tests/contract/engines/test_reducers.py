@@ -27,7 +27,7 @@ def part(package: Path, image: ImageRoot | None = None, **variables: str) -> dic
     }
 
 
-async def test_image_finds_the_reduction_package_at_a_fixed_path(
+async def test_program_in_a_custom_image_finds_the_reduction_package_at_a_fixed_path(
     harness: EngineHarness, package: Path, tmp_path: Path
 ) -> None:
     """spec/reduction: custom containers use the reducers too."""
@@ -43,7 +43,9 @@ async def test_image_finds_the_reduction_package_at_a_fixed_path(
     assert harness.texts(uid) == ["of use"]
 
 
-async def test_reducer_gets_its_number_of_threads(harness: EngineHarness, package: Path) -> None:
+async def test_reducer_gets_a_thread_for_each_vcpu_up_to_the_cpus_of_the_machine(
+    harness: EngineHarness, package: Path
+) -> None:
     """spec/reduction#bandwidth: one reducer thread for each vCPU of the machine type, limited to
     this machine's CPUs."""
     here = (await harness.engine.capacity())[0].vcpus

@@ -51,7 +51,7 @@ def _roots_of_the_machine() -> dict[str, bytes]:
     return {path: Path(path).read_bytes() for path in PLACES if Path(path).is_file()}
 
 
-async def test_services_root_certificate_is_at_the_systems_paths(
+async def test_program_finds_the_root_certificate_of_the_service_at_the_system_paths(
     harness: EngineHarness, interception: ServiceAccess
 ) -> None:
     """TensorFlow 1.15 and 2.1 support no other way: the path is compiled in."""
@@ -65,7 +65,7 @@ async def test_services_root_certificate_is_at_the_systems_paths(
     assert _roots_of_the_machine() == before
 
 
-async def test_image_keeps_its_root_certificates_and_gets_the_services(
+async def test_custom_image_keeps_its_root_certificates_and_gets_that_of_the_service(
     harness: EngineHarness, interception: ServiceAccess, tmp_path: Path
 ) -> None:
     if not harness.engine.capabilities().images:
@@ -84,7 +84,7 @@ async def test_image_keeps_its_root_certificates_and_gets_the_services(
 
 
 @needs_mounts
-async def test_root_certificate_replaces_a_dangling_link(
+async def test_root_certificate_of_the_service_replaces_a_dangling_link_at_the_system_path(
     harness: EngineHarness, interception: ServiceAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The path is a dangling link on such a machine."""

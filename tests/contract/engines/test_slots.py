@@ -86,7 +86,7 @@ async def test_buckets_are_mounted_below_gcs(harness: EngineHarness, tmp_path: P
     assert (tmp_path / "buckets" / "b" / "out").read_text() == "new\n"
 
 
-async def test_long_data_directory_path_works_with_sockets(
+async def test_program_starts_in_a_data_directory_whose_path_is_too_long_for_sockets(
     tmp_path: Path, harness: EngineHarness
 ) -> None:
     await harness.engine.close()
@@ -112,7 +112,7 @@ for line in open('/proc/self/maps'):
 """
 
 
-def test_python_copy_contains_everything_it_loads(tmp_path: Path) -> None:
+def test_copied_python_contains_all_libraries_that_its_modules_load(tmp_path: Path) -> None:
     made, source = tmp_path / "python", Path(python_copy.__file__).read_text()
     subprocess.run([sys.executable, "-I", "-S", "-c", source, str(made)], check=True)
     libraries, python = made / "lib", made / "bin" / "python3"
@@ -131,7 +131,7 @@ def copy(source: Path, target: Path) -> None:
     shutil.copytree(source, target, symlinks=True, ignore=sockets)
 
 
-async def test_copied_data_directory_does_not_affect_live_processes(
+async def test_service_on_a_copied_data_directory_does_not_affect_running_processes(
     harness: EngineHarness, tmp_path: Path
 ) -> None:
     """The copy is started twice."""

@@ -272,7 +272,7 @@ async def test_rejected_webhook_is_retried_and_shown_on_the_timeline(
     assert all("webhook-signature" not in headers for _, headers, _ in ops.requests)
 
 
-async def test_notification_stored_with_a_future_time_is_sent(
+async def test_notification_is_sent_even_if_the_clock_was_set_back_after_the_job_ended(
     service: ApiService, ops: WebhookReceiver
 ) -> None:
     outbox = worker(service, NotifyTable("ops", ops.url))
@@ -302,7 +302,7 @@ async def test_notification_is_dropped_after_failing_for_a_day(
         await wait_until_deleted(service)
 
 
-async def test_store_failure_does_not_repeat_sent_notifications(
+async def test_sent_notification_is_not_repeated_if_the_store_cannot_record_the_delivery(
     service: ApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sent notification is not sent again in every pass while the store cannot record it. A pass
@@ -330,7 +330,7 @@ async def test_store_failure_does_not_repeat_sent_notifications(
     assert len(sent) == 4 == len(set(sent))
 
 
-async def test_slow_target_does_not_delay_new_notifications(
+async def test_slow_notification_target_does_not_delay_new_notifications(
     service: ApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
@@ -386,7 +386,7 @@ async def test_mail_is_sent_over_tls_with_authentication(
     assert len(box.mails) == 1
 
 
-async def test_hanging_target_does_not_block_other_targets_or_jobs(
+async def test_hanging_notification_target_does_not_block_other_targets_or_jobs(
     service: ApiService, ops: WebhookReceiver
 ) -> None:
     held: list[asyncio.StreamWriter] = []

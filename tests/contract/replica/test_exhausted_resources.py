@@ -74,7 +74,7 @@ def test_full_disk_pauses_a_program_until_space_is_free(
 
 
 @LEVELS
-def test_end_on_a_full_disk_is_recorded_when_space_is_free(
+def test_end_of_a_program_on_a_full_disk_is_recorded_when_space_is_free(
     small_disk: Path, zygote: spawner.ZygoteHandle, level: str
 ) -> None:
     place = Place(small_disk, zygote, level)
@@ -115,7 +115,7 @@ def test_shim_waiting_for_disk_space_uses_no_cpu(
     assert journal.expel(str(place.slot), 9, "the test is over")
 
 
-def test_relay_without_file_descriptors_waits_and_continues(tmp_path: Path) -> None:
+def test_relay_that_runs_out_of_file_descriptors_waits_and_then_continues(tmp_path: Path) -> None:
     """Earlier, the relay used a whole CPU when no file descriptors were available."""
     target = str(tmp_path / "target")
     with socket.socket(socket.AF_UNIX) as server:
@@ -193,7 +193,7 @@ def test_shell_is_rejected_when_file_descriptors_run_out(monkeypatch: pytest.Mon
         assert b"Too many open files" in ours.recv(4096)
 
 
-def test_pipe_is_read_completely_after_a_full_disk_before_it_is_abandoned() -> None:
+def test_output_pipe_is_read_completely_after_a_full_disk_before_the_shim_closes_the_pipe() -> None:
     """The disk may have free space again just when the shim checks whether to abandon the pipes of
     a dead program."""
     subject: Any = object.__new__(shim.Shim)

@@ -47,7 +47,7 @@ def service_lines(place: Place) -> list[dict[str, str]]:
     return [json.loads(str(line["m"])) for line in place.log() if line["s"] == "b"]
 
 
-def test_note_is_reported_stored_and_logged_once(place: Place) -> None:
+def test_note_of_the_reduction_package_is_reported_stored_and_logged_once(place: Place) -> None:
     """spec/reduction#reports: reports are read regardless of the program's user. The log shows
     their severity."""
     late = '("\\ud800late", "WARNING", "rank 3\\n waits")'
@@ -62,7 +62,7 @@ def test_note_is_reported_stored_and_logged_once(place: Place) -> None:
     assert [(note["n"], note["name"]) for note in kept] == [(1, "mode"), (2, "?late")]
 
 
-def test_notes_of_a_hostile_report_are_limited(place: Place) -> None:
+def test_number_and_length_of_notes_in_a_hostile_report_are_limited(place: Place) -> None:
     """spec/reduction#reports: at most twenty notes of 500 characters and one note for each reducer,
     each once. An invalid report is noted once."""
     text = """

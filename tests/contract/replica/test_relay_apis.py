@@ -80,7 +80,7 @@ def test_api_request_is_forwarded_to_the_service_unchanged(
                 client.sendall(request)
 
 
-def test_one_connection_can_reach_the_api_and_buckets(endpoint: Endpoint) -> None:
+def test_same_connection_can_send_requests_to_the_api_and_to_buckets(endpoint: Endpoint) -> None:
     """Both kinds of requests can share a connection, because www.googleapis.com serves both."""
     host = "www.googleapis.com"
     write = b"POST /%s HTTP/1.1\r\nHost: www.googleapis.com\r\nContent-Length: 2\r\n\r\n{}"

@@ -215,7 +215,7 @@ def test_requests_to_other_google_apis_are_forwarded(network: Network, api: Api)
         ("GET", f"/with/{'k' * 32}/public/x", STORAGE),
     ],
 )
-def test_requests_for_local_resources_are_not_forwarded(
+def test_requests_for_resources_of_the_service_are_not_forwarded_to_google(
     network: Network, api: Api, method: str, path: str, host: str
 ) -> None:
     """These requests concern a bucket of the service, or write, or are understood only by the service."""
@@ -225,7 +225,7 @@ def test_requests_for_local_resources_are_not_forwarded(
     assert network.real.asked == []
 
 
-def test_own_tokens_are_not_sent_to_google(network: Network, api: Api) -> None:
+def test_tokens_of_the_service_are_not_forwarded_to_google(network: Network, api: Api) -> None:
     basic = base64.b64encode(b"oauth2accesstoken:" + network.token.encode()).decode()
     for authorization in (
         f"Bearer {network.token}",
@@ -243,7 +243,9 @@ def test_own_tokens_are_not_sent_to_google(network: Network, api: Api) -> None:
     assert network.token.encode().startswith(conversation.JOB_TOKEN)
 
 
-def test_tokeninfo_for_an_own_token_is_not_forwarded(network: Network, api: Api) -> None:
+def test_tokeninfo_request_for_a_token_of_the_service_is_not_forwarded_to_google(
+    network: Network, api: Api
+) -> None:
     encoded = network.token.replace(".", "%2E")
     for token in (network.token, encoded):
         path = f"/oauth2/v3/tokeninfo?access_token={token}"
@@ -255,7 +257,9 @@ def test_tokeninfo_for_an_own_token_is_not_forwarded(network: Network, api: Api)
 
 
 @pytest.mark.parametrize("way", ["closed", "distrusted", "proxy"])
-def test_local_response_is_returned_when_google_is_unreachable(network: Network, way: str) -> None:
+def test_response_of_the_service_is_returned_when_google_is_unreachable(
+    network: Network, way: str
+) -> None:
     network.real.asked.clear()
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

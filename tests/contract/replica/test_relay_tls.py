@@ -38,7 +38,9 @@ def tls_relay(behind: FakeBackend, files: certificates.Interception) -> Iterator
         yield TlsRelay(relaying.port, relaying.secure_port, trust)
 
 
-def test_storage_hosts_are_answered_over_tls(tls_relay: TlsRelay, behind: FakeBackend) -> None:
+def test_relay_answers_requests_to_google_storage_hosts_over_tls(
+    tls_relay: TlsRelay, behind: FakeBackend
+) -> None:
     """A connection serves several requests. Each forwarded request specifies its length in a single
     way (request smuggling)."""
     for host in (HOST, "www.googleapis.com", f"bucket.{HOST}"):
@@ -119,7 +121,9 @@ def test_relay_answers_expect_100_continue(tls_relay: TlsRelay, behind: FakeBack
             assert receive_exactly(client, len(OK)) == OK
 
 
-def test_early_error_response_reaches_the_client(tls_relay: TlsRelay, behind: FakeBackend) -> None:
+def test_error_response_sent_before_the_request_is_complete_reaches_the_client(
+    tls_relay: TlsRelay, behind: FakeBackend
+) -> None:
     refusal = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     with tls_relay.client() as client:
         client.sendall(b"PUT / HTTP/1.1\r\nContent-Length: 9000000\r\n\r\n")

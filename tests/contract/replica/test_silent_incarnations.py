@@ -42,7 +42,7 @@ def test_silent_incarnation_is_killed_and_recorded(place: Place, frozen: bool) -
     assert place.run("echo", "next").record()["exit_code"] == 0
 
 
-def test_reused_process_id_of_the_shim_is_not_killed(
+def test_process_that_reuses_the_process_id_of_a_shim_is_not_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Process IDs are reused, so an ID alone is no identity. After a reboot, another process may

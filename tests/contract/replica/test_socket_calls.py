@@ -189,7 +189,7 @@ def test_32_bit_programs_cannot_bind(
     assert line == f"1 1 {missing} {missing} {-errno.EPROTONOSUPPORT} {missing}"
 
 
-def test_uncheckable_socket_calls_are_unavailable(place: Place) -> None:
+def test_socket_calls_that_cannot_be_checked_fail_as_unsupported(place: Place) -> None:
     """Calls with x32 numbers, requests of io_uring, and sockets that Landlock does not check.
     Libraries behave as on a kernel without these features."""
     asks = """
@@ -210,7 +210,7 @@ tell(mptcp=made(socket.AF_INET, 262), six=made(socket.AF_INET6, 262), smc=made(4
     assert answers == {"mptcp": refused, "six": refused, "smc": errno.EAFNOSUPPORT, "tcp": None}
 
 
-def test_substituted_bind_keeps_the_semantics_of_the_call(place: Place) -> None:
+def test_bind_call_made_by_the_shim_behaves_like_a_bind_call_of_the_program(place: Place) -> None:
     asks = f"""
 def twice():
     with socket.socket() as one:
@@ -325,7 +325,7 @@ def rank_notes(place: Place, program: str, **fields: object) -> list[str]:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
-def test_second_rank_0_causes_one_note(place: Place, host: str) -> None:
+def test_worker_that_listens_as_rank_0_causes_a_single_note(place: Place, host: str) -> None:
     """spec/program#ranks: rank 0 listens on MASTER_PORT, and a worker has another rank."""
     port = free_port()
     # The second bind fails, as in a job whose primary already listens.
@@ -343,14 +343,18 @@ def test_second_rank_0_causes_one_note(place: Place, host: str) -> None:
         "one = socket.socket(); call(49, one.fileno(), b'x', 1)",
     ],
 )
-def test_other_socket_calls_cause_no_rank_note(place: Place, program: str) -> None:
+def test_socket_calls_that_do_not_listen_as_rank_0_cause_no_rank_note(
+    place: Place, program: str
+) -> None:
     port = free_port()
     text = program.format(port=port, other=free_port())
     assert rank_notes(place, text, master_port=port) == []
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_only_a_second_rank_0_of_the_primary_causes_a_note(place: Place, count: int) -> None:
+def test_primary_causes_a_note_only_if_a_second_process_listens_as_rank_0(
+    place: Place, count: int
+) -> None:
     """Processes that a program starts inherit RANK=0, unless it sets their ranks."""
     port = free_port()
     program = f"one = socket.socket(); one.bind(('0.0.0.0', {port}))"

@@ -48,7 +48,7 @@ def printed_json(place: Place, program: str, **fields: object) -> Any:
     return json.loads(place.texts()[-1])
 
 
-def test_disks_below_visible_directories_are_visible(
+def test_disks_mounted_below_visible_directories_are_visible_to_programs(
     place_with_view: Place, small_disk: Path
 ) -> None:
     """An example is a disk below /usr. Such disks are read-only, and hidden directories on them
@@ -218,7 +218,7 @@ zygote.run(0)
 
 @needs_mounts
 @pytest.mark.parametrize("step", ["View.find_hidden", "View._show_around", "kernel.make_read_only"])
-def test_disappearing_hidden_directory_does_not_fail_the_start(
+def test_hidden_directory_that_disappears_during_a_start_does_not_fail_the_start(
     step: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """An example is a directory of a Slurm daemon. It disappears before it is covered, after it, or
@@ -231,7 +231,7 @@ def test_disappearing_hidden_directory_does_not_fail_the_start(
     assert not Path(removed).exists()
 
 
-def test_devices_of_the_machine_are_visible(place_with_view: Place) -> None:
+def test_devices_of_the_machine_are_visible_to_programs(place_with_view: Place) -> None:
     """spec/machines#gpus, with any other devices of the machine."""
     names = "import json, os; print(json.dumps(os.listdir('/dev')))"
     usual = printed_json(place_with_view, names)
@@ -255,7 +255,7 @@ def test_program_cannot_exhaust_inotify_instances_of_other_programs(place_with_v
     kernel.close_all(instances)
 
 
-def test_program_can_open_its_output_by_path(place: Place) -> None:
+def test_program_can_open_dev_stdout_and_dev_stderr_by_path(place: Place) -> None:
     """Shell scripts and log settings use these names."""
     program = """
 for name in ("stdout", "stderr"):

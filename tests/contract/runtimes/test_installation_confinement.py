@@ -136,7 +136,9 @@ def test_restrictive_umask_does_not_block_an_installation(place: Path, level: st
     assert (done.code, done.output) == (0, "ran\n"), done
 
 
-def test_shown_directory_is_readable_without_following_symlinks(place: Path, level: str) -> None:
+def test_directory_shown_to_a_confined_program_is_readable_but_not_its_symlinks(
+    place: Path, level: str
+) -> None:
     """docs/tensorboard.md: files of programs are shown to a viewer."""
     if level == "session":
         pytest.skip("nothing can be lent at level session")
@@ -178,7 +180,7 @@ def test_installation_without_network_cannot_connect(place: Path, level: str) ->
     assert level == "session" or "unreachable" in done.output
 
 
-def test_archives_are_checked_without_a_visible_interpreter(place: Path, level: str) -> None:
+def test_archives_are_checked_even_if_the_python_library_is_hidden(place: Path, level: str) -> None:
     """All modules that the check needs were loaded before. The installer reports its result."""
     (place / "packed/p-1").mkdir(parents=True)
     (place / "packed/p-1/\xfcber.py").touch()
@@ -207,7 +209,7 @@ def test_rejected_archive_is_reported_and_not_executed(place: Path, level: str) 
     assert "of more than 4 MiB, which is the limit" in str(done.verdict)
 
 
-def test_broken_isolation_level_is_not_replaced_by_a_weaker_one(place: Path) -> None:
+def test_installation_fails_instead_of_using_a_weaker_isolation_level(place: Path) -> None:
     """spec/program#isolation: the installation fails instead of using a weaker level."""
     if os.geteuid() == 0:
         # The owners of files on this file system cannot be mapped.

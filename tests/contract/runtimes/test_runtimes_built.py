@@ -140,7 +140,9 @@ def test_environment_is_read_only(built_environment: PreparedRuntime) -> None:
     assert str(environment.parents[1]) not in built_environment.read_only
 
 
-def test_program_imports_from_the_base_and_not_from_the_host(replica: Replica) -> None:
+def test_program_imports_packages_of_its_environment_and_not_of_the_machine(
+    replica: Replica,
+) -> None:
     """spec/runtimes#environments: the installed versions are recorded."""
     recorded = content(replica.runtime)
     names = ("numpy", "scikit-learn", "google-cloud-storage", "cloudml-hypertune")

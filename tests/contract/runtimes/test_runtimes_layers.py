@@ -61,7 +61,7 @@ def _site(prepared: PreparedRuntime) -> list[str]:
     return sorted(path.name for path in site.iterdir())
 
 
-def test_only_packages_missing_in_the_base_are_installed(
+def test_only_packages_missing_in_the_base_environment_are_installed(
     workshop: Workshop, tmp_path: Path
 ) -> None:
     """A package may need another package of the same job. Its setup script determines its name, not
@@ -97,7 +97,7 @@ def test_only_packages_missing_in_the_base_are_installed(
     assert "trainer" in replica.run("pip", "list").stdout
 
 
-def test_missing_and_differing_packages_are_installed_into_the_layer(
+def test_packages_that_are_missing_or_have_a_wrong_version_are_installed_into_the_layer(
     workshop: Workshop, tmp_path: Path
 ) -> None:
     """A package with another build backend gets that backend."""
@@ -119,7 +119,7 @@ def test_missing_and_differing_packages_are_installed_into_the_layer(
     assert replica.python("import flitted, joblib; print(joblib.__version__)") != version
 
 
-def test_implicit_relative_imports_of_python_2_packages_work(
+def test_python_2_packages_can_use_implicit_relative_imports(
     workshop: Workshop, tmp_path: Path
 ) -> None:
     """`import model` in `trainer.task` once meant `trainer.model` (runtimes up to 1.14). Modules of
@@ -149,7 +149,9 @@ def test_implicit_relative_imports_of_python_2_packages_work(
             assert done.stdout == "own True <class 'module'>\n"
 
 
-def test_later_package_overrides_an_earlier_one(workshop: Workshop, tmp_path: Path) -> None:
+def test_later_package_of_a_job_overrides_an_earlier_package_with_the_same_name(
+    workshop: Workshop, tmp_path: Path
+) -> None:
     """spec/program#arguments: packages are installed in order before the program starts."""
     packages = {
         f"gs://bucket/{text}/twice-{version}-py3-none-any.whl": wheel(
@@ -214,7 +216,9 @@ def test_failed_installation_shows_the_installers_message(workshop: Workshop) ->
     assert not list(layers.iterdir())
 
 
-def test_pth_files_of_the_base_are_evaluated_in_the_base(tmp_path: Path) -> None:
+def test_pth_files_of_the_base_environment_are_evaluated_in_its_own_directory(
+    tmp_path: Path,
+) -> None:
     """spec/runtimes#packages: old packages in namespaces, for example google-cloud ones, have path
     files that search next to themselves."""
     interpreters = Interpreters()

@@ -18,7 +18,7 @@ from trainshed.summaries.directories import LocalDirectory
 
 @pytest.mark.runtimes
 @pytest.mark.parametrize("name", WRITERS)
-def test_summaries_written_by_a_runtime_are_readable(name: str, tmp_path: Path) -> None:
+def test_tensorboard_summaries_written_by_a_runtime_are_readable(name: str, tmp_path: Path) -> None:
     writer = WRITERS[name]
     with closing(LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)) as runtimes:
         choice = runtimes.catalog.for_family(*writer.runtime, "")

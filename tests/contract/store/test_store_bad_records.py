@@ -205,7 +205,7 @@ async def test_unreadable_record_is_skipped_and_other_records_are_read(
         ),
     ],
 )
-async def test_unknown_enum_value_makes_only_one_job_unreadable(
+async def test_unknown_enum_value_in_the_record_of_a_job_makes_only_that_job_unreadable(
     data: Path, statement: str, problem: str
 ) -> None:
     with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
@@ -223,7 +223,7 @@ async def test_unknown_enum_value_makes_only_one_job_unreadable(
     store.close()
 
 
-async def test_call_for_an_unreadable_record_is_rejected(data: Path) -> None:
+async def test_call_that_needs_an_unreadable_job_record_is_rejected(data: Path) -> None:
     spoil(data, "jobs", "record", BAD["cut"])
     store = open_database(data)
     for call in (
@@ -236,7 +236,7 @@ async def test_call_for_an_unreadable_record_is_rejected(data: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["kind = 'banana'", "intent = x'7b'"])
-async def test_unknown_intent_can_be_consumed(data: Path, change: str) -> None:
+async def test_stored_intent_of_an_unknown_type_can_be_consumed(data: Path, change: str) -> None:
     with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
         connection.execute(f"UPDATE intents SET {change} WHERE job_uid = 1")
     store = open_database(data)

@@ -151,7 +151,7 @@ async def test_job_cannot_end_with_an_unconsumed_intent(store: Store) -> None:
     assert (await store.reader.job(job.name))[0].state is JobState.CANCELLED
 
 
-async def test_label_and_state_changes_do_not_overwrite_each_other(store: Store) -> None:
+async def test_label_changes_and_state_changes_of_a_job_are_all_kept(store: Store) -> None:
     job = await create_job(store, make_job(1, labels=(("a", "1"),)))
     epoch = await store.ledger.acquire("a")
     live = await load_job(store, 1)

@@ -39,7 +39,7 @@ OWN = [
 ]
 
 
-async def test_list_cost_does_not_grow_with_the_number_of_trials(tmp_path: Path) -> None:
+async def test_cost_of_listing_jobs_does_not_grow_with_the_number_of_trials(tmp_path: Path) -> None:
     """spec/invariants#finished-jobs, for the jobs of trials: listing top-level jobs costs the same
     as without any trial jobs."""
     store = open_database(tmp_path)

@@ -115,7 +115,7 @@ async def list_uids(store: Store, query: JobQuery, wanted: JobFilter) -> list[in
 
 
 @pytest.mark.usefixtures("bounds")
-async def test_sql_filter_selects_the_same_works_as_the_filter_function(store: Store) -> None:
+async def test_sql_filter_selects_the_same_jobs_as_the_filter_function(store: Store) -> None:
     made = await fill_store(store)
     for text in FILTERS:
         wanted = compile_job_filter(text, STATES)
@@ -174,7 +174,7 @@ async def test_filtered_lists_follow_state_changes_of_a_job(store: Store) -> Non
     assert await find_uids(store, Either((HasLabel("x"), Equal(Column.STATE, "CANCELLED")))) == []
 
 
-async def test_filtered_list_step_without_matches_checks_a_limited_number_of_records(
+async def test_each_step_of_a_filtered_list_checks_a_limited_number_of_records(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/invariants#finished-jobs."""

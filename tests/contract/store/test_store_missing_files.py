@@ -197,7 +197,9 @@ async def test_acknowledged_writes_survive_removed_database_files(
     reader.close()
 
 
-async def test_restored_database_file_is_used_again(tmp_path: Path) -> None:
+async def test_store_accepts_writes_again_after_its_database_file_is_restored(
+    tmp_path: Path,
+) -> None:
     store = await with_jobs(tmp_path, 1)
     database, away = tmp_path / DATABASE_FILE, tmp_path / "away"
     database.rename(away)
@@ -228,7 +230,7 @@ async def test_removed_database_file_is_detected_without_a_write(
     store.close()
 
 
-async def test_undetected_database_removal_is_repaired_when_the_store_closes(
+async def test_content_of_a_removed_database_is_saved_to_another_file_when_the_store_closes(
     tmp_path: Path,
 ) -> None:
     store = await with_jobs(tmp_path, 1)
@@ -256,7 +258,7 @@ async def test_damaged_database_is_rejected(tmp_path: Path, content: bytes | Non
     assert database.read_bytes() == content
 
 
-async def test_database_is_checked_completely_only_if_it_was_not_closed(
+async def test_database_is_checked_completely_only_if_the_store_was_not_closed_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[Path] = []

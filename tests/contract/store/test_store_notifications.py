@@ -15,7 +15,7 @@ def notification_for(target: str) -> Notification:
     return Notification(JobUid(1), target, Occasion.FAILED, T0, '{"type": "job.failed"}')
 
 
-async def test_notifications_of_a_commit_survive_service_and_job(
+async def test_notifications_of_a_commit_survive_a_restart_and_the_deletion_of_the_job(
     reopen: Reopen, request: pytest.FixtureRequest
 ) -> None:
     if "inline" in request.node.name:

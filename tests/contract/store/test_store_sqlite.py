@@ -50,7 +50,7 @@ def statements() -> list[tuple[str, str]]:
 COUNTS = ["SCAN json_each VIRTUAL TABLE INDEX 1:", "SCAN (subquery-1)"]
 
 
-def test_no_statement_reads_all_jobs(tmp_path: Path) -> None:
+def test_no_sql_statement_reads_all_jobs(tmp_path: Path) -> None:
     """spec/invariants#finished-jobs: the cost of a call does not depend on the number of stored
     finished jobs."""
     # These statements scan only small sets: live jobs and running operations by their own indexes,

@@ -33,7 +33,7 @@ def end_operation(
     return replace(running, state=state, updated=running.updated + 1)
 
 
-async def test_operation_can_finish_only_once(store: Store) -> None:
+async def test_study_operation_can_finish_only_once(store: Store) -> None:
     await with_trials(store, 1)
     running = suggesting(1, 1)
     await store.studies.begin_operation(running)
@@ -55,7 +55,7 @@ async def test_operation_can_finish_only_once(store: Store) -> None:
     assert (await store.studies.create_trial(make_trial(1))).number == 3
 
 
-async def test_deleting_a_study_deletes_all_of_its_rows(store: Store) -> None:
+async def test_deleting_a_study_deletes_all_of_its_database_records(store: Store) -> None:
     await with_trials(store, 10)
     await with_trials(store, 2, uid=2)
     ended, running = suggesting(1, 1), suggesting(2, 1)

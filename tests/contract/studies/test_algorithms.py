@@ -119,7 +119,7 @@ def test_trials_outside_the_parameter_space_are_accepted(algorithm: Algorithm) -
     assert legal(TREE, point)
 
 
-def test_space_of_one_point_is_supported(algorithm: Algorithm) -> None:
+def test_parameter_space_with_a_single_point_is_supported(algorithm: Algorithm) -> None:
     only = StudySpec((Parameter("one", ParameterType.INTEGER, 3, 3),), (LOSS,))
     proposed = algorithm.suggest(only, [], 1, 7).parameters
     assert proposed == ((("one", 3),),)
@@ -127,7 +127,9 @@ def test_space_of_one_point_is_supported(algorithm: Algorithm) -> None:
     assert again.exhausted or again.parameters == proposed
 
 
-def test_suggestions_in_a_finite_space_stay_valid_to_the_end(algorithm: Algorithm) -> None:
+def test_suggestions_in_a_finite_parameter_space_are_valid_until_its_last_point(
+    algorithm: Algorithm,
+) -> None:
     """There are more trials than points. Grid search ends and other algorithms may repeat points
     (facts/tuning#vertex), but only random search repeats before it has tried all."""
     trials: list[TrialData] = []

@@ -81,7 +81,7 @@ class Conformance:
             assert [slot.host for slot in slots] == [slot.hostname for slot in slots]
 
     @run_with_stage
-    async def test_missing_node_rejects_the_whole_gang(self, stage: Stage) -> None:
+    async def test_allocation_of_a_gang_on_a_missing_node_is_rejected(self, stage: Stage) -> None:
         uid = stage.job()
         with pytest.raises(LaunchRejected):
             await stage.allocate(uid, node="no-such-node")
@@ -89,7 +89,9 @@ class Conformance:
         assert await stage.engine.allocations() == ()
 
     @run_with_stage
-    async def test_launch_without_a_slot_starts_nothing(self, stage: Stage) -> None:
+    async def test_launch_of_a_replica_without_a_slot_is_rejected_and_starts_no_program(
+        self, stage: Stage
+    ) -> None:
         uid, other = stage.job(), stage.job()
         await stage.allocate(uid)
         without = [(uid, SECOND_REPLICA), (other, PRIMARY)]
@@ -119,7 +121,9 @@ class Conformance:
     # --- exits ---
 
     @run_with_stage
-    async def test_starts_and_exits_are_reported_correctly(self, stage: Stage) -> None:
+    async def test_starts_and_exits_are_reported_with_exit_code_or_signal(
+        self, stage: Stage
+    ) -> None:
         ways = [(code, None) for code in (0, 1, 134, 137, 255)]
         ways += [(None, number) for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL)]
         programs = [Program(code=code or 0, signal=number) for code, number in ways]
@@ -154,7 +158,9 @@ class Conformance:
     # --- repeated launches ---
 
     @run_with_stage
-    async def test_repeated_launch_starts_once_and_repeats_the_report(self, stage: Stage) -> None:
+    async def test_repeated_launch_starts_the_program_once_and_repeats_the_start_report(
+        self, stage: Stage
+    ) -> None:
         uid = await stage.run(FOREVER)
         await stage.wait_for_start(uid)
         await stage.wait_for_lines(uid, 1)
@@ -167,7 +173,9 @@ class Conformance:
         assert len(stage.lines(uid)) == 1, "it was not started twice"
 
     @run_with_stage
-    async def test_repeated_launch_repeats_the_report_of_an_end(self, stage: Stage) -> None:
+    async def test_repeated_launch_of_an_ended_program_repeats_the_end_report(
+        self, stage: Stage
+    ) -> None:
         uid = await stage.run(Program(code=4))
         await stage.wait_for_exit(uid)
         await stage.engine.launch([stage.plan(uid, Program(code=4))])
@@ -178,7 +186,9 @@ class Conformance:
         assert len(set(stage.ends(uid))) == 1
 
     @run_with_stage
-    async def test_restart_in_place_rejects_older_incarnations(self, stage: Stage) -> None:
+    async def test_launch_of_an_older_incarnation_after_a_restart_in_place_starts_no_program(
+        self, stage: Stage
+    ) -> None:
         uid = await stage.run(Program(prints=2, code=1))
         (slot,) = await stage.allocate(uid)
         await stage.wait_for_exit(uid)
@@ -257,7 +267,7 @@ class Conformance:
         assert not (await stage.wait_for_exit(uid, SECOND_REPLICA, incarnation=2)).exit.stopped
 
     @run_with_stage
-    async def test_incarnation_stopped_in_advance_never_starts(self, stage: Stage) -> None:
+    async def test_incarnation_stopped_before_its_launch_never_starts(self, stage: Stage) -> None:
         uid = stage.job()
         await stage.allocate(uid)
         await stage.engine.stop_replica(uid, 1, PRIMARY, 1, 0)
@@ -275,7 +285,9 @@ class Conformance:
         assert numbers(stage.lines(uid)) == [0], "only the second ran"
 
     @run_with_stage
-    async def test_fault_affects_only_its_incarnation(self, stage: Stage) -> None:
+    async def test_injected_fault_affects_only_the_requested_incarnation(
+        self, stage: Stage
+    ) -> None:
         faults = {Fault.SEGV: signal.SIGSEGV, Fault.KILL: signal.SIGKILL, Fault.OOM: signal.SIGKILL}
         uid, replicas = await stage.run_together(*(FOREVER for _ in faults))
         for (fault, number), replica in zip(faults.items(), replicas, strict=True):
@@ -379,7 +391,9 @@ class Conformance:
     # --- leftovers and IDs ---
 
     @run_with_stage
-    async def test_release_removes_everything_except_streams(self, stage: Stage) -> None:
+    async def test_release_removes_everything_of_an_attempt_except_its_logs(
+        self, stage: Stage
+    ) -> None:
         mark = f"conformance-child-{time.monotonic_ns()}"
         uid = await stage.run(Program(prints=2, runs=0.3, child=mark))
         await stage.end(uid)
@@ -396,7 +410,7 @@ class Conformance:
         assert not streams.sources(uid) and not stage.lines(uid)
 
     @run_with_stage
-    async def test_attempts_of_a_job_are_independent(self, stage: Stage) -> None:
+    async def test_attempts_of_a_job_have_separate_programs_and_logs(self, stage: Stage) -> None:
         uid = await stage.run(Program(prints=1, code=1))
         await stage.wait_for_exit(uid)
         await stage.allocate(uid, attempt=2)

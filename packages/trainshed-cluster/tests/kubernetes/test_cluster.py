@@ -156,7 +156,7 @@ def _last(stage: Stage, uid: JobUid) -> object:
     return lines[-1]["m"] if lines else None
 
 
-def test_chart_grants_all_rights_that_the_engine_needs(
+def test_helm_chart_grants_all_permissions_that_the_engine_needs(
     cluster: KubernetesLab, tmp_path: Path
 ) -> None:
     """The rights of the chart, granted to a user without any other right."""
@@ -176,7 +176,7 @@ def test_chart_grants_all_rights_that_the_engine_needs(
     assert not our_pods(cluster)
 
 
-def test_doctor_lists_missing_rights(cluster: KubernetesLab) -> None:
+def test_doctor_command_lists_missing_kubernetes_permissions(cluster: KubernetesLab) -> None:
     """A user without rights gets all findings. A user with all rights gets none."""
     table = lab_settings(cluster)
     findings = {finding.about: finding for finding in examine_kubernetes(table)}
@@ -193,7 +193,9 @@ def test_doctor_lists_missing_rights(cluster: KubernetesLab) -> None:
     assert not our_pods(cluster)
 
 
-def test_pod_lifecycle_uses_three_api_calls(cluster: KubernetesLab, tmp_path: Path) -> None:
+def test_each_pod_causes_only_three_api_calls_from_creation_to_deletion(
+    cluster: KubernetesLab, tmp_path: Path
+) -> None:
     """The API server counts the calls. In addition, each start makes one list of each kind and watches. While
     an agent is silent, its node is queried at most every two seconds."""
     before = len(cluster.api_calls("httpx"))

@@ -179,7 +179,7 @@ def test_job_fails_if_its_image_cannot_be_pulled_before_the_timeout(site: Site) 
     assert "connection refused" in history.message or "ImagePullBackOff" in history.message
 
 
-def test_unschedulable_pod_waits_and_runs_later(
+def test_unschedulable_pod_runs_after_its_missing_volume_is_created(
     kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The Pod needs the volume of a missing PersistentVolumeClaim, which the setting `cache` specifies."""

@@ -76,7 +76,7 @@ def test_image_without_python_runs_its_default_command(site: Site) -> None:
     assert "hello from /home/ada $(HOME) $UNSET $$" in site.service.lines(second, PRIMARY)
 
 
-def test_job_must_set_a_command_when_the_registry_is_unreadable(site: Site) -> None:
+def test_job_without_a_command_fails_when_the_image_registry_is_unreadable(site: Site) -> None:
     own = ["/bin/sh", "-c", 'echo "$GREETING, $LD_LIBRARY_PATH, $(pwd)"']
     history = history_of(
         site.service, job_id := submit(site.service, job(site.unknown, command=own))

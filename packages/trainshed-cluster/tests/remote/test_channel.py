@@ -55,7 +55,7 @@ async def test_messages_arrive_in_order_in_both_directions(hub_lab: HubLab) -> N
         await channel.send(Text("late"))
 
 
-async def test_messages_sent_before_the_close_arrive(hub_lab: HubLab) -> None:
+async def test_messages_sent_before_a_channel_closes_are_received(hub_lab: HubLab) -> None:
     received: list[Message] = []
     served = asyncio.Event()
 
@@ -119,7 +119,7 @@ async def raw(hub_lab: HubLab, data: bytes) -> None:
         pytest.param(len(NESTED).to_bytes(4) + NESTED, "invalid message", id="nested too deep"),
     ],
 )
-async def test_invalid_message_ends_the_conversation(
+async def test_invalid_message_closes_the_connection_between_agent_and_service(
     hub_lab: HubLab, data: bytes, why: str
 ) -> None:
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -144,7 +144,9 @@ async def test_message_over_the_size_limit_is_not_sent(hub_lab: HubLab) -> None:
     assert await channel.receive() == longest
 
 
-async def test_slow_receiver_blocks_the_sender_with_little_memory(hub_lab: HubLab) -> None:
+async def test_slow_receiver_of_messages_blocks_the_sender_before_memory_fills_up(
+    hub_lab: HubLab,
+) -> None:
     hub_lab.serve = silent
     channel = await hub_lab.dialer().dial()
     block, sent = Block(0, bytes(256 << 10)), 0
@@ -220,7 +222,7 @@ async def test_killed_agent_is_detected_at_once(hub_lab: HubLab) -> None:
     await agent.wait()
 
 
-async def test_broken_conversation_closes_its_tunnels(hub_lab: HubLab) -> None:
+async def test_broken_message_connection_closes_all_tunnels_of_the_agent(hub_lab: HubLab) -> None:
     """A tunnel with unsent bytes would not detect a lost connection for a long time."""
     hub_lab.serve = silent
     listening = await asyncio.start_unix_server(

@@ -210,7 +210,7 @@ async def site(root: Path, tmp_path: Path) -> AsyncIterator[Site]:
         yield Site(root, stack, sender, content)
 
 
-async def test_fetched_environment_and_layer_run(site: Site) -> None:
+async def test_environment_and_layer_sent_to_a_node_can_run_programs(site: Site) -> None:
     """A layer (a job's packages on top of an environment) includes its environment. Both run at their own
     paths."""
 
@@ -238,7 +238,7 @@ async def test_fetched_environment_and_layer_run(site: Site) -> None:
     assert len(site.sender.fetched) == 2, "the existing unit was fetched again"
 
 
-async def test_fetched_uv_environment_runs(site: Site) -> None:
+async def test_environment_created_by_uv_and_sent_to_a_node_can_run_programs(site: Site) -> None:
     uv = Path(sys.executable).parent / "uv"
 
     def fill(draft: Path) -> None:
@@ -256,7 +256,7 @@ async def test_fetched_uv_environment_runs(site: Site) -> None:
     assert node.run(str(place / "bin" / "python"), "-I", "-c", code) == "ours\n"
 
 
-async def test_concurrent_agents_fetch_a_unit_once(site: Site) -> None:
+async def test_concurrent_agents_on_a_node_fetch_the_same_directory_only_once(site: Site) -> None:
     manifest = await site.library.manifest([str(site.put_bytes("one", 8))])
     node = site.node()
     agents = [await node.agent(manifest) for _ in range(4)]
@@ -267,7 +267,9 @@ async def test_concurrent_agents_fetch_a_unit_once(site: Site) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-async def test_interrupted_fetch_leaves_no_partial_unit(site: Site, is_killed: bool) -> None:
+async def test_interrupted_transfer_leaves_no_partial_directory_on_the_node(
+    site: Site, is_killed: bool
+) -> None:
     """Either the agent or the service is killed."""
     place = site.put_bytes("one", 8)
     manifest = await site.library.manifest([str(place)])
@@ -288,7 +290,7 @@ async def test_interrupted_fetch_leaves_no_partial_unit(site: Site, is_killed: b
     assert node.run("cmp", str(place / "content"), str(place / "content")) == ""
 
 
-async def test_fetch_to_a_full_disk_fails_without_leftovers(site: Site) -> None:
+async def test_transfer_to_a_full_disk_fails_and_leaves_no_files(site: Site) -> None:
     manifest = await site.library.manifest([str(site.put_bytes("one", 8))])
     answer = await (node := site.node("66m")).fetch(manifest)
     assert answer.startswith("EngineUnavailable node3 did not receive")
@@ -296,7 +298,9 @@ async def test_fetch_to_a_full_disk_fails_without_leftovers(site: Site) -> None:
     assert not any("one" in name for name in node.names())
 
 
-async def test_least_recently_used_unit_is_removed_first(site: Site) -> None:
+async def test_least_recently_used_directory_is_removed_first_from_the_node_cache(
+    site: Site,
+) -> None:
     node = site.node()
     places = [str(site.put_bytes(key, 4)) for key in ("used", "old", "newer", "new")]
     manifests = [await site.library.manifest([place]) for place in places]
@@ -309,7 +313,9 @@ async def test_least_recently_used_unit_is_removed_first(site: Site) -> None:
     await keeper.leave()
 
 
-async def test_changed_unit_is_replaced_after_its_last_use(site: Site) -> None:
+async def test_changed_directory_is_replaced_when_no_program_uses_its_old_version(
+    site: Site,
+) -> None:
     place = site.put_bytes("one", 1)
     node = site.node()
     user = await node.agent(await site.library.manifest([str(place)]))
@@ -326,7 +332,9 @@ async def test_changed_unit_is_replaced_after_its_last_use(site: Site) -> None:
     assert node.run("stat", "-c", "%s", str(place / "content")) == f"{2 << 20}\n"
 
 
-async def test_unit_that_this_service_did_not_send_is_used_and_never_removed(site: Site) -> None:
+async def test_directory_that_another_service_put_on_the_node_is_used_and_never_removed(
+    site: Site,
+) -> None:
     """A service on the node has created the directory, for example, or it is on a file system that the node
     shares with this service."""
     place = site.put_bytes("one", 1)
@@ -341,7 +349,7 @@ async def test_unit_that_this_service_did_not_send_is_used_and_never_removed(sit
     assert site.sender.fetched == []
 
 
-async def test_stalled_node_does_not_block_other_nodes(
+async def test_node_that_stops_receiving_files_does_not_block_transfers_to_other_nodes(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library, "_STALL_TIMEOUT", 1.0)
@@ -357,12 +365,14 @@ async def test_stalled_node_does_not_block_other_nodes(
     hanging.close()
 
 
-async def test_missing_system_directory_is_reported(site: Site) -> None:
+async def test_launch_is_rejected_if_the_node_lacks_a_required_system_directory(site: Site) -> None:
     answer = await site.node().fetch(Manifest((), ("/opt/python9/lib/python9.1",)))
     assert answer.startswith("LaunchRejected node3 has no /opt/python9/lib/python9.1")
 
 
-async def test_only_finished_units_of_the_cache_are_sent(site: Site, tmp_path: Path) -> None:
+async def test_only_finished_directories_of_the_cache_are_sent_to_nodes(
+    site: Site, tmp_path: Path
+) -> None:
     place = site.put_bytes("one", 1)
     (site.root / "uv").mkdir()
     (site.root / "uv" / "credentials").write_text("secret")
@@ -380,7 +390,9 @@ async def test_only_finished_units_of_the_cache_are_sent(site: Site, tmp_path: P
         writer.close()
 
 
-async def test_private_interpreter_is_sent_with_its_environment(root: Path, tmp_path: Path) -> None:
+async def test_python_interpreter_outside_the_cache_is_sent_with_its_environment(
+    root: Path, tmp_path: Path
+) -> None:
     """The environment refers to a Python of pyenv or uv outside the cache. It is sent without its
     packages."""
     prefix = tmp_path / "pythons" / "3.11.7"

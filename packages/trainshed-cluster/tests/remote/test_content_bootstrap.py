@@ -102,7 +102,7 @@ def test_agents_run_on_every_supported_python(tmp_path: Path) -> None:
         pytest.skip("NOT TESTED: agents by other versions of Python: none is installed")
 
 
-def test_without_a_package_index_agents_require_the_same_python(
+def test_agents_need_the_python_version_of_the_service_if_no_package_index_responds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with unittest.mock.patch.object(Installer, "install", side_effect=InstallFailed(("offline",))):
@@ -113,32 +113,40 @@ def test_without_a_package_index_agents_require_the_same_python(
     assert AgentCode.collect(()) == AgentCode.collect()
 
 
-def test_agent_with_a_truncated_document_does_not_start(code: AgentCode, tmp_path: Path) -> None:
+def test_agent_with_a_truncated_start_document_does_not_start(
+    code: AgentCode, tmp_path: Path
+) -> None:
     document = b"99\n" + zlib.compress(b"none")
     status, out, errors = _run(code, tmp_path / "node", module=AGENT, document=document)
     assert (status, out) == (1, "")
     assert "EOFError: the agent's startup document is incomplete" in errors
 
 
-def test_long_document_arrives_completely(code: AgentCode, tmp_path: Path) -> None:
+def test_agent_receives_a_long_start_document_completely(code: AgentCode, tmp_path: Path) -> None:
     document = b"line\n" * 40_000
     assert _run(code, tmp_path / "node", document=document) == (0, document.decode(), "")
 
 
-def test_concurrent_starts_unpack_the_code_once(code: AgentCode, tmp_path: Path) -> None:
+def test_concurrent_agent_starts_unpack_the_agent_code_once(
+    code: AgentCode, tmp_path: Path
+) -> None:
     started = [_start(code, tmp_path / "node") for _ in range(6)]
     assert [process.communicate(timeout=60)[0] for process in started] == [b"=3D41=3D42"] * 6
     assert _code_directories(tmp_path / "node") == [code.digest]
 
 
 @pytest.mark.parametrize("cut", [200_000, 500_000])
-def test_truncated_transfer_leaves_no_code(code: AgentCode, tmp_path: Path, cut: int) -> None:
+def test_truncated_transfer_leaves_no_agent_code_on_the_node(
+    code: AgentCode, tmp_path: Path, cut: int
+) -> None:
     status, _, errors = _run(code, tmp_path / "node", cut=cut)
     assert (status, errors.rpartition(": ")[2]) == (UNFIT, "the input ended early\n")
     assert not (tmp_path / "node").exists()
 
 
-def test_incomplete_code_is_unpacked_again(code: AgentCode, tmp_path: Path) -> None:
+def test_incompletely_unpacked_agent_code_is_unpacked_again(
+    code: AgentCode, tmp_path: Path
+) -> None:
     kept = tmp_path / "node" / "code"
     (kept / f".{code.digest}.4711").mkdir(parents=True)
     (kept / code.digest).mkdir()
@@ -147,7 +155,9 @@ def test_incomplete_code_is_unpacked_again(code: AgentCode, tmp_path: Path) -> N
     assert _code_directories(tmp_path / "node") == [code.digest]
 
 
-def test_unsupported_python_is_reported(code: AgentCode, tmp_path: Path) -> None:
+def test_agent_on_an_unsupported_python_version_exits_with_an_error(
+    code: AgentCode, tmp_path: Path
+) -> None:
     bootstrap = Bootstrap(code, PYTHON, str(tmp_path / "node"))
     argv, standard_input = bootstrap.argv, bootstrap.parcel(b"")
     ours = importlib.machinery.EXTENSION_SUFFIXES[0].encode()
@@ -163,7 +173,7 @@ def test_unsupported_python_is_reported(code: AgentCode, tmp_path: Path) -> None
     assert not (tmp_path / "node").exists()
 
 
-def test_code_with_a_wrong_digest_is_not_run(code: AgentCode, tmp_path: Path) -> None:
+def test_agent_code_with_a_wrong_digest_is_not_run(code: AgentCode, tmp_path: Path) -> None:
     bootstrap = Bootstrap(code, PYTHON, str(tmp_path / "node"), "quopri")
     argv, standard_input = bootstrap.argv, bootstrap.parcel(b"")
     changed = standard_input[:-200_000] + bytes(200_000)

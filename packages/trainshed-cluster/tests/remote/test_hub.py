@@ -50,14 +50,16 @@ async def test_client_without_a_certificate_gets_no_response(hub_lab: HubLab) ->
     assert hub_lab.channels == []
 
 
-async def test_port_is_not_reassigned_while_the_hub_is_down(hub_lab: HubLab) -> None:
+async def test_port_of_the_hub_is_outside_the_range_that_linux_assigns_to_programs(
+    hub_lab: HubLab,
+) -> None:
     """Otherwise a restarted service could not listen on it, and agents of running jobs connect only there."""
     lent = await asyncio.to_thread(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text)
     first, last = lent.split()
     assert not int(first) <= hub_lab.hub.port <= int(last)
 
 
-async def test_briefly_occupied_port_is_awaited(hub_lab: HubLab) -> None:
+async def test_hub_starts_as_soon_as_its_occupied_port_becomes_free(hub_lab: HubLab) -> None:
     """A process that a killed service was about to start can occupy the port."""
     port = hub_lab.hub.port
     other = hub_lab.new_hub(port)
@@ -160,7 +162,9 @@ async def test_unexpected_agent_is_rejected_with_a_reason(hub_lab: HubLab) -> No
     assert not (await hub_lab.dialer(hub_lab.credential(OTHER)).dial()).is_closed
 
 
-async def test_new_conversation_replaces_the_old_one(hub_lab: HubLab) -> None:
+async def test_new_message_connection_of_an_agent_closes_the_previous_connection(
+    hub_lab: HubLab,
+) -> None:
     events: list[str] = []
 
     async def serve(channel: Channel[Message, Message]) -> None:
@@ -199,7 +203,9 @@ async def test_tunnels_reach_only_configured_destinations(hub_lab: HubLab) -> No
         await dialer.open("stream:given up")
 
 
-async def test_silent_clients_do_not_block_agents(hub_lab: HubLab) -> None:
+async def test_clients_that_send_nothing_do_not_prevent_agents_from_connecting(
+    hub_lab: HubLab,
+) -> None:
     """The hub (server for agents) of these tests allows eight pending clients."""
     await hub_lab.hub.close()
     hub_lab.hub = hub_lab.new_hub(head_seconds=60)
@@ -213,7 +219,7 @@ async def test_silent_clients_do_not_block_agents(hub_lab: HubLab) -> None:
         writer.transport.abort()
 
 
-async def test_agent_without_a_request_is_disconnected(hub_lab: HubLab) -> None:
+async def test_agent_that_sends_no_valid_request_line_is_disconnected(hub_lab: HubLab) -> None:
     context = client(hub_lab.credential())
     assert await response_to(hub_lab, b"contr", context) == b""
     assert await response_to(hub_lab, b"x" * 200_000, context) == b""
@@ -222,7 +228,7 @@ async def test_agent_without_a_request_is_disconnected(hub_lab: HubLab) -> None:
     )
 
 
-async def test_connections_of_an_agent_are_limited(
+async def test_number_of_connections_of_an_agent_is_limited(
     hub_lab: HubLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "_MAX_AGENT_CONNECTIONS", 3)
@@ -278,7 +284,7 @@ async def test_closed_connections_leave_no_resources(hub_lab: HubLab) -> None:
     service.close()
 
 
-def test_authority_is_persistent_and_private(tmp_path: Path) -> None:
+def test_certificate_authority_of_the_hub_is_persistent_and_private(tmp_path: Path) -> None:
     first = Issuer.open(tmp_path / "r")
     assert Issuer.open(tmp_path / "r").authority == first.authority
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "r").iterdir()} == {0o600}

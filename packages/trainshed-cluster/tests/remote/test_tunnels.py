@@ -62,7 +62,7 @@ async def request(path: Path, line: bytes) -> bytes:
     return answer
 
 
-async def test_bytes_sent_before_the_close_arrive(hub_lab: HubLab) -> None:
+async def test_bytes_sent_before_a_tunnel_closes_are_received(hub_lab: HubLab) -> None:
     """The end of either side closes both directions."""
     await serve_socket(hub_lab, "rest", upper)
     path = await node_socket(hub_lab, "rest")
@@ -81,7 +81,7 @@ async def test_bytes_sent_before_the_close_arrive(hub_lab: HubLab) -> None:
     assert await heard == 4 * MIB
 
 
-async def test_64_mib_pass_in_both_directions_at_once(hub_lab: HubLab) -> None:
+async def test_tunnel_transfers_64_mib_in_both_directions_at_once(hub_lab: HubLab) -> None:
     size, digest = 64 * MIB, hashlib.sha256()
     block = os.urandom(MIB)
 
@@ -110,7 +110,7 @@ async def test_64_mib_pass_in_both_directions_at_once(hub_lab: HubLab) -> None:
     assert digest.digest() == hashlib.sha256(block * (size // MIB)).digest()
 
 
-async def test_slow_reader_blocks_the_writer(hub_lab: HubLab) -> None:
+async def test_slow_reader_of_a_tunnel_blocks_the_writer(hub_lab: HubLab) -> None:
     go = asyncio.Event()
     counted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -142,7 +142,7 @@ async def test_slow_reader_blocks_the_writer(hub_lab: HubLab) -> None:
     assert await counted == written
 
 
-async def test_request_ends_when_its_program_is_killed(hub_lab: HubLab) -> None:
+async def test_request_through_a_tunnel_ends_when_its_program_is_killed(hub_lab: HubLab) -> None:
     ended = asyncio.Event()
 
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -177,7 +177,7 @@ async def test_connection_waits_for_an_unavailable_service(hub_lab: HubLab) -> N
     service.close()
 
 
-async def test_excess_connections_wait_on_their_node(
+async def test_connections_over_the_tunnel_limit_wait_on_the_node_and_then_succeed(
     hub_lab: HubLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dialer, "_MAX_TUNNELS", 3)
@@ -229,14 +229,18 @@ async def buckets(hub_lab: HubLab, *lines: bytes) -> list[bytes]:
     return heard
 
 
-async def test_program_connection_starts_with_the_preamble_of_its_endpoint(hub_lab: HubLab) -> None:
+async def test_connection_with_a_valid_identity_line_reaches_the_buckets_unchanged(
+    hub_lab: HubLab,
+) -> None:
     hub_lab.preambles[NAME] = PREAMBLES
     plain = IDENTITY.encode() + b"\nGET / HTTP/1.1\r\n\r\n"
     secure = preamble(IDENTITY, is_secure=True) + b"GET /s HTTP/1.1\r\n\r\n"
     assert await buckets(hub_lab, plain, secure) == [plain, secure]
 
 
-async def test_preamble_of_another_program_is_rejected(hub_lab: HubLab) -> None:
+async def test_connection_with_the_identity_line_of_another_program_is_rejected(
+    hub_lab: HubLab,
+) -> None:
     hub_lab.preambles[NAME] = PREAMBLES
     identity = json.loads(IDENTITY)
     foreign = [

@@ -149,7 +149,7 @@ async def test_node_report_includes_resources_used_by_other_jobs(
     assert sizes == {(CPUS, MEMORY_MB * MIB)}
 
 
-async def test_allocation_is_found_after_a_restart_and_released(
+async def test_allocation_is_found_after_a_service_restart_and_can_be_released(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
     name, needs = new_name(), [need("node1"), need("node3")]
@@ -203,7 +203,7 @@ async def test_impossible_request_is_rejected_with_slurms_message(
     await opened.close()
 
 
-async def test_pending_request_reports_its_reason_and_is_withdrawn(
+async def test_pending_slurm_request_reports_its_wait_reason_and_can_be_cancelled(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
     first, second = new_name(), new_name()
@@ -267,7 +267,9 @@ async def test_orphaned_request_of_a_killed_salloc_is_released(
     await cluster.release(allocation.name)
 
 
-async def test_leftover_request_with_a_rejected_time_limit_is_replaced(slurm_lab: SlurmLab) -> None:
+async def test_leftover_slurm_request_with_a_rejected_time_limit_is_replaced(
+    slurm_lab: SlurmLab,
+) -> None:
     name = new_name()
     submit_and_kill(slurm_lab, name, "--partition=short", "--time=1500")
     opened = cluster_of(settings_of(slurm_lab, partition="short"), "test")
@@ -312,7 +314,7 @@ def _is_agent(pid: int) -> bool:
     return argv[0] == os.fsencode(sys.executable) and b"-S" in argv
 
 
-async def test_agent_survives_the_processes_that_started_it(
+async def test_agent_survives_a_kill_of_srun_and_restarts_of_the_slurm_daemons(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
     allocation = await allocation_with_agent(cluster)
@@ -332,7 +334,7 @@ async def test_agent_survives_the_processes_that_started_it(
     await queried_at(cluster, lambda report: not report.agents)
 
 
-async def test_suspended_allocation_is_reported_until_it_resumes(
+async def test_suspension_of_an_allocation_is_reported_until_slurm_resumes_the_allocation(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
     allocation = await allocation_with_agent(cluster)
@@ -356,7 +358,7 @@ async def test_suspended_allocation_is_reported_until_it_resumes(
     slurm_lab.await_idle()
 
 
-async def test_allocation_end_reports_its_cause_after_the_last_process(
+async def test_allocation_end_is_reported_with_its_cause_after_the_last_process_has_ended(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
     """Before, Slurm only reports that it is ending. This agent ends slowly."""
@@ -390,7 +392,9 @@ async def test_released_node_is_available_at_once(
     assert not lives(agent)
 
 
-async def test_failed_agent_start_is_reported(slurm_lab: SlurmLab, cluster: SlurmCluster) -> None:
+async def test_failed_agent_start_is_reported_with_the_node_and_the_cause(
+    slurm_lab: SlurmLab, cluster: SlurmCluster
+) -> None:
     allocation = await cluster.acquire(new_name(), [need("node1")])
     with pytest.raises(
         ClusterUnavailable, match="the command no-such-python does not exist on node1"

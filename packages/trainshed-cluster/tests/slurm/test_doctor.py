@@ -14,7 +14,7 @@ def findings(lab: SlurmLab, **more: Any) -> dict[str, Finding]:
     return {finding.about: finding for finding in examine_slurm(table)}
 
 
-def test_working_cluster_is_reported_with_its_nodes(slurm_lab: SlurmLab) -> None:
+def test_doctor_reports_a_working_slurm_cluster_with_its_nodes(slurm_lab: SlurmLab) -> None:
     by_subject = findings(slurm_lab, partition="hi")
     assert {finding.verdict for finding in by_subject.values()} == {"good"}
     assert {"memory on nodes", "GPUs on nodes"} <= by_subject.keys()
@@ -68,7 +68,7 @@ def test_working_cluster_is_reported_with_its_nodes(slurm_lab: SlurmLab) -> None
         ("allocnodes=node2", "allocnodes=ALL", {}, "jobs in Slurm", ["permission denied"]),
     ],
 )
-def test_partition_without_access_is_reported(
+def test_doctor_reports_a_partition_that_cannot_run_jobs_of_the_user(
     slurm_lab: SlurmLab,
     closed: str,
     opened: str,
@@ -89,7 +89,7 @@ def test_partition_without_access_is_reported(
         slurm_lab.slurm("scontrol", "update", "partitionname=spot", opened)
 
 
-def test_unavailable_controller_is_reported(slurm_lab: SlurmLab) -> None:
+def test_doctor_reports_an_unavailable_slurm_controller(slurm_lab: SlurmLab) -> None:
     slurm_lab.stop_controller()
     try:
         controller = findings(slurm_lab)["Slurm controller"]
@@ -115,11 +115,13 @@ def about(name: str, **table: Any) -> Finding:
         ("192.0.2.7", "good", "192.0.2.7"),
     ],
 )
-def test_loopback_address_for_nodes_is_reported(address: str, verdict: str, text: str) -> None:
+def test_doctor_reports_a_service_address_that_nodes_cannot_reach(
+    address: str, verdict: str, text: str
+) -> None:
     finding = about("address for nodes", address=address)
     assert finding.verdict == verdict and text in finding.text
 
 
-def test_missing_commands_and_wrong_settings_are_reported() -> None:
+def test_doctor_reports_missing_slurm_commands_and_wrong_settings() -> None:
     assert "the command salloc is not in /none" in about("Slurm commands").text
     assert "Did you mean partition?" in about("Slurm settings", partitoin="x").text

@@ -40,7 +40,7 @@ def test_every_attack_has_the_documented_result(attack_results: AttackResults) -
 
 
 @pytest.mark.soak
-def test_attacker_can_use_its_own_resources(attack_results: AttackResults) -> None:
+def test_attack_program_succeeds_on_its_own_resources(attack_results: AttackResults) -> None:
     """This shows that the other attacks fail because another user owns their targets, not because of an error
     in the attack's code."""
     assert set(attack_results.attack.controls.values()) == {200}, attack_results.attack.controls

@@ -59,7 +59,7 @@ def test_job_runs_as_the_user_of_its_project(service: Service) -> None:
         assert service.lines(job_id) == [f"{number} {number} [{number}]"]
 
 
-def test_user_without_partition_access_gets_the_reason(
+def test_job_of_a_user_without_partition_access_fails_with_the_reason(
     slurm_lab: SlurmLab, service: Service
 ) -> None:
     """Up to 23.02, Slurm rejects the job at once. Since 24.11, the job waits forever."""

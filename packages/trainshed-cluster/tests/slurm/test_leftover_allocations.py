@@ -45,7 +45,7 @@ def down(service: Service, *options: str) -> "subprocess.CompletedProcess[str]":
     return done
 
 
-def test_agents_release_allocations_that_the_service_could_not(
+def test_agents_release_allocations_that_the_service_could_not_release(
     slurm_lab: SlurmLab, service: Service, gate: Path
 ) -> None:
     """`down` while Slurm's controller is down."""

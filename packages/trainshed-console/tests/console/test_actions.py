@@ -75,7 +75,7 @@ async def test_form_with_too_many_fields_is_rejected(
         ({"when": "line", "line": "saved  checkpoint"}, "saved  checkpoint"),
     ],
 )
-async def test_drill_form_orders_a_drill(
+async def test_drill_form_on_the_job_page_creates_a_drill(
     service: ConsoleService, browser: Browser, value: dict[str, str], at_line: str | None
 ) -> None:
     uid = await submit(service)
@@ -121,7 +121,7 @@ async def test_quota_form_sets_and_clears_a_quota(
     assert 'name="metric"' in page.body.decode()
 
 
-async def test_node_form_drains_a_node_and_returns_it_to_service(
+async def test_node_form_can_drain_and_undrain_a_node(
     service: ConsoleService, browser: Browser
 ) -> None:
     assert (await browser.post("/nodes/node-1/drain", reason="new disk")).status == 303

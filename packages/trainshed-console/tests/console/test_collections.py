@@ -171,7 +171,7 @@ async def test_experiments_page_without_tracking_shows_the_package_to_install(
         assert "trainshed[tracking]" in text_of(await browser.get(path))
 
 
-async def test_experiment_page_compares_its_runs(
+async def test_experiment_page_shows_a_comparison_of_its_runs(
     service: ConsoleService, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create_store(service)

@@ -25,7 +25,7 @@ async def run_job(service: ConsoleService, name: str, args: list[str], *losses: 
     return uid
 
 
-async def test_job_comparison_shows_different_settings_and_metrics(
+async def test_job_comparison_shows_the_settings_and_metrics_that_differ(
     service: ConsoleService, browser: Browser
 ) -> None:
     args = ["in.csv", "--epochs", "9", "--shift", "-0.5", "model.depth=3", "--fast"]

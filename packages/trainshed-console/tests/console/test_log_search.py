@@ -95,7 +95,7 @@ async def test_log_search_ends_when_the_browser_disconnects(
 
 
 @pytest.mark.parametrize("search", ["", "&search=LINE"])
-async def test_log_page_with_long_lines_has_fewer_lines_and_omits_none(
+async def test_log_pages_with_long_lines_are_limited_in_bytes_and_omit_no_line(
     service: ConsoleService, browser: Browser, search: str
 ) -> None:
     uid = await job_with_output(service, "long", *(f"line {n} {'x' * 60_000}" for n in range(100)))

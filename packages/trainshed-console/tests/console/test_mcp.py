@@ -85,7 +85,9 @@ async def test_mcp_client_discovers_the_server_and_its_tools(service: ApiService
     assert changing == {"submit_job", "cancel_job"}
 
 
-async def test_mcp_tools_cover_a_job_from_dry_run_to_failure_reason(service: ApiService) -> None:
+async def test_mcp_tools_can_check_and_submit_a_job_and_show_its_failure_reason(
+    service: ApiService,
+) -> None:
     wrong = {**custom_job(), "displayName": ""}
     assert "display_name" in await call_tool(
         service, "submit_job", location="us-central1", job=wrong, project="p1", dry_run=True

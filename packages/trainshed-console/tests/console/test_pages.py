@@ -56,7 +56,9 @@ async def test_job_link_with_a_full_name_redirects_to_the_job(
     assert (answer.status, answer.headers["location"]) == (303, f"/jobs/{uid}")
 
 
-async def test_unknown_console_address_shows_the_navigation(browser: Browser) -> None:
+async def test_unknown_console_address_returns_a_404_page_with_the_navigation(
+    browser: Browser,
+) -> None:
     for path in ("/job/17", "/overviews", "/v1/nothing"):
         page = await browser.get(path)
         assert (page.status, b'href="/queue"' in page.body) == (404, True), path
@@ -64,7 +66,7 @@ async def test_unknown_console_address_shows_the_navigation(browser: Browser) ->
     assert (await browser.get(CUSTOM_JOBS)).error["status"] == "UNAUTHENTICATED"
 
 
-async def test_job_list_is_sorted_filtered_and_searched(
+async def test_job_list_is_sorted_newest_first_and_can_be_searched_by_name_label_and_state(
     service: ConsoleService, browser: Browser
 ) -> None:
     for number in range(3):
@@ -79,7 +81,7 @@ async def test_job_list_is_sorted_filtered_and_searched(
     assert (await browser.get("/?state=NONSENSE")).status == 400
 
 
-async def test_job_list_filters_and_sorts_by_its_query(
+async def test_job_list_is_filtered_and_sorted_by_the_parameters_of_its_url(
     service: ConsoleService, guest: Browser, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A filtered list has no totals. Jobs of other projects are neither counted nor shown."""
@@ -173,7 +175,7 @@ async def test_project_selection_lists_only_readable_projects(
     ("printed", "shown"),
     [(("0.5", "0.25"), "0.25 loss"), (("0.5", "nan"), "NaN loss"), (("-1e308", "1e308"), "1e+308")],
 )
-async def test_job_row_shows_its_metric_as_value_and_line(
+async def test_job_list_shows_the_metric_of_a_job_as_a_value_and_as_a_line(
     service: ConsoleService, browser: Browser, printed: tuple[str, str], shown: str
 ) -> None:
     uid = await submit(service)
@@ -271,7 +273,7 @@ async def test_chart_shows_replicas_as_a_band_or_as_separate_lines(
     assert [name for name, _ in (await get_curves("?replicas=apart"))["lines"]] == names
 
 
-async def test_chart_of_several_replicas_keeps_its_resolution(
+async def test_chart_of_several_replicas_contains_all_points_of_the_job(
     service: ConsoleService, browser: Browser
 ) -> None:
     """This also applies if one replica prints few values."""

@@ -358,7 +358,7 @@ async def test_csrf_from_the_http_origin_is_rejected_on_https(service: ConsoleSe
         assert (await browser.post("/logout", origin)).status == status, scheme
 
 
-async def test_get_requests_change_nothing(browser: Browser) -> None:
+async def test_get_requests_to_the_paths_of_actions_change_nothing(browser: Browser) -> None:
     for _, path in ACTIONS:
         answer = await browser.get(re.sub(r"{\w+}", "1", path))
         assert answer.status in (200, 404), path

@@ -33,7 +33,7 @@ def fault(page: str, name: str) -> str:
     return result[1].strip()
 
 
-def test_submit_form_becomes_a_custom_job() -> None:
+def test_submit_form_is_converted_to_a_custom_job() -> None:
     body = draft_of(FORM).body
     assert body is not None
     first, second = body["jobSpec"]["workerPoolSpecs"]
@@ -42,7 +42,7 @@ def test_submit_form_becomes_a_custom_job() -> None:
     assert first["containerSpec"]["env"][1] == {"name": "B", "value": "two words"}
 
 
-def test_submit_form_with_a_sweep_becomes_a_tuning_job() -> None:
+def test_submit_form_with_a_parameter_sweep_is_converted_to_a_tuning_job() -> None:
     form = {**FORM, **SWEEP, "kind": "file", "file": "gs://b/task.py", "framework": "pytorch"}
     body = draft_of({**form, "accelerator": "NVIDIA_L4", "tune": "lr=1e-4..1e-1:log"}).body or {}
     assert body["studySpec"]["parameters"][0]["scaleType"] == "UNIT_LOG_SCALE"

@@ -115,7 +115,9 @@ def finish(part: Library, dtype: DType, values: Floats) -> Any:
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
-def test_every_half_precision_number_survives_widening(part: Library, dtype: DType) -> None:
+def test_every_half_precision_number_is_widened_to_exactly_the_same_value(
+    part: Library, dtype: DType
+) -> None:
     """spec/reduction#exactness: All 65,536 halves are widen to their value, including subnormals, zeros and
     infinities. Except for NaNs, rounding returns the same bits."""
     wide = np.zeros(len(ALL), np.float32)
@@ -129,7 +131,9 @@ def test_every_half_precision_number_survives_widening(part: Library, dtype: DTy
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
-def test_halves_are_rounded_to_nearest_ties_to_even(part: Library, dtype: DType) -> None:
+def test_half_precision_sums_are_rounded_to_nearest_ties_to_even(
+    part: Library, dtype: DType
+) -> None:
     """spec/reduction#exactness: The inputs are the middle between two neighbours, and the next fp32 numbers
     on both sides of it."""
     exact = widen(dtype, ALL.tobytes())
@@ -141,7 +145,7 @@ def test_halves_are_rounded_to_nearest_ties_to_even(part: Library, dtype: DType)
     assert np.array_equal(finish(part, dtype, np.nextafter(middle, exact[finite + 1])), below + 1)
 
 
-def test_sums_beyond_the_largest_half_become_infinite(part: Library) -> None:
+def test_sums_beyond_the_largest_half_precision_number_become_infinite(part: Library) -> None:
     """spec/reduction: 65520 is the first number that is nearer to the next power than to the largest fp16."""
     values = np.array([65519.996, 65520, -65520, 3.4e38], np.float32)
     halves = finish(part, DType.FLOAT16, values)
@@ -162,7 +166,7 @@ def run_python(environ: dict[str, str], text: str) -> str:
 LOAD = "print(library.load() is not None, library.reason())"
 
 
-def test_library_is_loaded_from_the_configured_directory(tmp_path: Path) -> None:
+def test_c_library_is_loaded_from_the_configured_directory(tmp_path: Path) -> None:
     """spec/reduction: If it cannot be loaded, the package reports the reason."""
     here = {NATIVE: str(tmp_path)}
     if not (library.DIRECTORY / library.name()).exists():
@@ -172,14 +176,16 @@ def test_library_is_loaded_from_the_configured_directory(tmp_path: Path) -> None
     assert "cannot be loaded" in run_python(here, LOAD)
 
 
-def test_library_of_other_sources_is_not_loaded() -> None:
+def test_c_library_built_from_different_sources_is_not_loaded() -> None:
     """spec/reduction: The file name of such a library contains another digest."""
     here = {NATIVE: str(shared_library().path.parent)}
     changed = "import pathlib\nlibrary.SOURCES = library.SOURCES[:-1]\n" + LOAD
     assert "was not built" in run_python(here, changed)
 
 
-def test_failed_build_reports_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_build_of_the_c_library_reports_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """spec/reduction#exactness: A failed build leaves no files."""
     monkeypatch.setenv("CC", str(tmp_path / "missing"))
     assert "no C compiler" in compilation.build(tmp_path / "a")[1]

@@ -162,7 +162,7 @@ def _work(world: int, source: random.Random) -> tuple[list[Header], list[list[by
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(world=st.integers(1, 4), source=st.randoms(use_true_random=False))
-def test_result_is_the_rank_ordered_sum_in_every_order_of_frames(
+def test_result_is_the_rank_ordered_sum_for_every_arrival_order_of_frames(
     serving: ReducerThread, world: int, source: random.Random
 ) -> None:
     """spec/reduction#losses: The order of arrival is random, and connections break at random times, also
@@ -202,7 +202,9 @@ def _group(serving: ReducerThread, received: Sequence[int], name: str = "") -> l
     return workers
 
 
-def test_reducer_sends_a_final_result_only_to_other_ranks(serving: ReducerThread) -> None:
+def test_reducer_forwards_a_known_result_only_to_ranks_that_lack_the_result(
+    serving: ReducerThread,
+) -> None:
     """spec/reduction#exactness: Ranks without the result get exactly the bytes of the FINAL frame."""
     first, second = _group(serving, [1, 0])
     second.send(bytes(4))
@@ -213,7 +215,9 @@ def test_reducer_sends_a_final_result_only_to_other_ranks(serving: ReducerThread
     assert first.result() == second.result() == bytes(8)
 
 
-def test_reducer_acknowledges_results_that_all_ranks_have(serving: ReducerThread) -> None:
+def test_reducer_acknowledges_only_results_that_all_ranks_have_received(
+    serving: ReducerThread,
+) -> None:
     """spec/reduction#exactness: A rank may release a result only after that."""
     first, second = _group(serving, [0, 0])
     for position in range(3):

@@ -51,7 +51,9 @@ def test_every_reducer_thread_returns_sums(tmp_path: Path) -> None:
     assert all(worker.end() == "" for lane in lanes for worker in lane)
 
 
-def test_sending_worker_receives_the_error_about_mismatched_sizes(tmp_path: Path) -> None:
+def test_worker_that_is_still_sending_receives_the_error_about_mismatched_sizes(
+    tmp_path: Path,
+) -> None:
     """spec/reduction: The error is immediate and contains the ranks."""
     with reducer(tmp_path) as running:
         (workers,) = _gather(running.port, 2)
@@ -105,7 +107,7 @@ def _switches(process: int) -> list[str]:
         ({variables.LISTEN: "192.0.2.1:4000"}, "cannot listen on 192.0.2.1:4000"),
     ],
 )
-def test_reducer_reports_unusable_variables_and_exits_with_2(
+def test_reducer_reports_invalid_environment_variables_and_exits_with_status_2(
     environ: dict[str, str],
     text: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -121,7 +123,7 @@ def test_reducer_reports_unusable_variables_and_exits_with_2(
     assert not output.out
 
 
-def test_reducer_without_the_c_library_reports_it_once(tmp_path: Path) -> None:
+def test_reducer_without_the_c_library_reports_the_missing_library_once(tmp_path: Path) -> None:
     """spec/reduction#reports: It reports to the service, or writes to standard error. It does not exit,
     because it would be restarted."""
     fields = {

@@ -68,7 +68,7 @@ def _end(connection: socket.socket) -> bytes:
     return answer
 
 
-def test_peer_without_the_token_is_rejected(tmp_path: Path) -> None:
+def test_connection_without_the_token_is_rejected(tmp_path: Path) -> None:
     """spec/reduction#security: The error contains no other information, not even that the group exists in
     another generation."""
     with _attacked_reducer(tmp_path, 8 * _MIB) as running:
@@ -80,7 +80,7 @@ def test_peer_without_the_token_is_rejected(tmp_path: Path) -> None:
             Worker(running.port, 0, 2, group="bystanders", generation=9, token=b"a guess")
 
 
-def test_replayed_hello_is_rejected(tmp_path: Path) -> None:
+def test_replayed_first_message_of_a_worker_is_rejected(tmp_path: Path) -> None:
     """spec/reduction#security: A HELLO answers a challenge that is used only once."""
     with _attacked_reducer(tmp_path, 8 * _MIB) as running:
         connection = _stranger(running.port)
@@ -104,7 +104,9 @@ def _header_with(**fields: int) -> bytes:
 
 
 @pytest.mark.parametrize("state", ["stranger", "running"])
-def test_announced_lengths_allocate_no_memory(tmp_path: Path, state: str) -> None:
+def test_frame_with_an_invalid_length_is_rejected_before_memory_is_allocated(
+    tmp_path: Path, state: str
+) -> None:
     """spec/reduction#security: The reducer checks lengths before it allocates memory."""
     headers = [
         _header_with(nbytes=2**32 - 1),
@@ -240,7 +242,9 @@ def test_a_thousand_workers_share_one_group(tmp_path: Path) -> None:
         assert all(worker.result() == want.tobytes() for worker in workers)
 
 
-def test_worker_without_results_is_limited_to_its_window(tmp_path: Path) -> None:
+def test_reducer_reads_at_most_a_window_of_data_from_a_worker_without_results(
+    tmp_path: Path,
+) -> None:
     """spec/reduction#flow-control: Chunks without a result fill the window at most. The worker continues when
     the other ranks have sent theirs."""
     chunk, count = bytes(_MIB), 4 * WINDOW // _MIB

@@ -52,7 +52,9 @@ def test_results_are_the_rank_ordered_sums_on_all_ranks(
     assert f"{2 * reducers} thread" in group.all[0].describe()
 
 
-def test_callback_may_issue_another_operation(addresses: tuple[Address, ...]) -> None:
+def test_callback_of_a_finished_operation_may_start_the_next_operation(
+    addresses: tuple[Address, ...],
+) -> None:
     """spec/reduction#exactness: A callback runs in the communicator's thread."""
 
     def act(rank: int, communicator: Communicator) -> bytes:
@@ -87,7 +89,9 @@ def test_unsupported_data_is_rejected_immediately(addresses: tuple[Address, ...]
     Ranks(settings(addresses), 2, group=bad).run(act)
 
 
-def test_start_error_contains_the_missing_rank(addresses: tuple[Address, ...]) -> None:
+def test_error_of_a_failed_group_start_names_the_missing_rank(
+    addresses: tuple[Address, ...],
+) -> None:
     """spec/reduction#reports: The start has a timeout."""
     group = Ranks(settings(addresses, start_seconds=8.0), 3, group="missing")
     group.world = 2
@@ -95,7 +99,9 @@ def test_start_error_contains_the_missing_rank(addresses: tuple[Address, ...]) -
         group.run(lambda rank, communicator: None)
 
 
-def test_wait_error_contains_the_rank_without_an_operation(addresses: tuple[Address, ...]) -> None:
+def test_timeout_error_of_an_operation_names_the_rank_that_did_not_take_part(
+    addresses: tuple[Address, ...],
+) -> None:
     """spec/reduction#exactness: Every wait has a timeout. Its error contains the operation, chunk, reducer
     and missing rank."""
 
@@ -117,7 +123,7 @@ def test_wait_error_contains_the_rank_without_an_operation(addresses: tuple[Addr
     assert "rank 1" in text and "127.0.0.1:" in text
 
 
-def test_start_error_contains_the_missing_reducers() -> None:
+def test_error_of_a_failed_group_start_names_the_missing_reducers() -> None:
     """spec/reduction#exactness: The start fails within its timeout, so that workers can use the native
     all-reduce."""
     group = Ranks(settings([("127.0.0.1", 1)], start_seconds=0.3), 2)

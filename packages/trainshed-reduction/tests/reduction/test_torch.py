@@ -27,7 +27,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_all_collectives_work_and_sums_are_exact(
+def test_all_pytorch_collectives_succeed_and_their_sums_are_exact(
     torch_python: Path, torch_fork_server: ForkServer, site: Path, tmp_path: Path
 ) -> None:
     """spec/reduction#exactness: Types are fp32, fp64, halves and integers. Sums are rank-ordered, also
@@ -78,7 +78,7 @@ def test_ddp_training_equals_training_without_reducers(
     assert half == 7
 
 
-def test_ranks_of_a_node_sum_before_the_reducers(
+def test_ranks_on_the_same_node_sum_their_tensors_before_sending_to_reducers(
     torch_python: Path, torch_fork_server: ForkServer, site: Path
 ) -> None:
     """spec/reduction#exactness: With several ranks per node, each part's sum leaves a node once. All ranks
@@ -110,7 +110,7 @@ def test_group_uses_native_all_reduce_if_a_rank_lacks_the_plug_in(
     assert not ended[1].package_lines
 
 
-def test_import_torch_succeeds_in_broken_installations(
+def test_import_of_torch_succeeds_if_the_reduction_package_is_unusable(
     torch_python: Path, torch_fork_server: ForkServer, site: Path, tmp_path: Path
 ) -> None:
     """spec/reduction#frameworks: Environment, installation or PyTorch may be unusable. Idle reducers are
@@ -144,7 +144,7 @@ def test_import_torch_succeeds_in_broken_installations(
     assert "created no process group" in idle.package_lines[0]
 
 
-def test_gpu_slices_return_to_their_origin(
+def test_pinned_memory_of_gpu_transfers_is_released_even_after_a_failure(
     torch_python: Path, torch_fork_server: ForkServer, site: Path
 ) -> None:
     """spec/reduction#exactness: They return even after a failure."""
@@ -169,7 +169,9 @@ def test_sums_of_gpu_tensors_are_exact(torch_python: Path, site: Path) -> None:
 
 @NEEDS_GPU
 @pytest.mark.gpu
-def test_padded_gpu_tensors_live_until_they_are_read(torch_python: Path, site: Path) -> None:
+def test_padded_gpu_tensor_is_not_freed_before_another_cuda_stream_has_read_its_data(
+    torch_python: Path, site: Path
+) -> None:
     """spec/reduction#exactness: A padded tensor is read on another stream than the stream that created it."""
     ended = run_one(torch_python, ["padded.py"], environment(site))
     if ended.status == NO_GPU:

@@ -172,7 +172,9 @@ def of(events: list[Event], kind: type) -> list[object]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def test_credit_limits_the_data_in_flight_over_all_lanes(make: Make, reducers: Reducers) -> None:
+def test_credit_limits_the_unanswered_data_on_all_reducer_connections_together(
+    make: Make, reducers: Reducers
+) -> None:
     """spec/reduction#flow-control: The credit fills rate-limited links, and no more."""
     both = [reducers(), reducers()]
     transfer = make(2, 3000)
@@ -191,7 +193,9 @@ def test_credit_limits_the_data_in_flight_over_all_lanes(make: Make, reducers: R
         assert sum(len(peer.arrived) for peer in both) == total
 
 
-def test_frames_of_lower_rows_are_sent_first(make: Make, reducers: Reducers) -> None:
+def test_frames_with_lower_row_numbers_are_sent_first_on_all_reducer_connections(
+    make: Make, reducers: Reducers
+) -> None:
     """spec/reduction: This order holds across all lanes (connections to reducers), so that ranks start with
     different reducers."""
     first, second = reducers(), reducers()
@@ -206,7 +210,9 @@ def test_frames_of_lower_rows_are_sent_first(make: Make, reducers: Reducers) -> 
     assert (len(first.arrived), len(second.arrived)) == (1, 3)
 
 
-def test_full_socket_does_not_block_other_lanes(make: Make, reducers: Reducers) -> None:
+def test_reducer_that_does_not_read_does_not_block_frames_to_other_reducers(
+    make: Make, reducers: Reducers
+) -> None:
     """spec/reduction: A reducer that does not read is skipped."""
     slow, quick = reducers(4096), reducers()
     transfer = make(2, PLENTY)
@@ -222,7 +228,9 @@ def test_full_socket_does_not_block_other_lanes(make: Make, reducers: Reducers) 
     assert len(slow.arrived) == 4
 
 
-def test_frame_header_contains_the_results_received_so_far(make: Make, reducers: Reducers) -> None:
+def test_frame_header_contains_the_number_of_results_received_so_far(
+    make: Make, reducers: Reducers
+) -> None:
     """spec/reduction#exactness: Retained results are released when all ranks have them."""
     transfer, reducer = make(1, 1), reducers()
     attach(transfer, 0, reducer, position=10)
@@ -237,7 +245,7 @@ def test_frame_header_contains_the_results_received_so_far(make: Make, reducers:
     assert transfer.acknowledged == [11]
 
 
-def test_received_results_are_sent_again_after_a_reducer_loss(
+def test_received_results_are_sent_to_the_new_reducer_after_a_reducer_loss(
     make: Make, reducers: Reducers
 ) -> None:
     """spec/reduction#losses: The results are sent as FINAL frames. FINAL frames get no result, and use no
@@ -269,7 +277,7 @@ def test_received_results_are_sent_again_after_a_reducer_loss(
     assert new.arrived[-1].header.acknowledged == 8
 
 
-def test_connection_break_within_a_result_does_not_change_the_tensor(
+def test_connection_loss_in_the_middle_of_a_result_does_not_change_the_tensor(
     make: Make, reducers: Reducers
 ) -> None:
     """spec/reduction#losses: The step completes with the exact result."""
@@ -296,7 +304,7 @@ def test_connection_break_within_a_result_does_not_change_the_tensor(
     assert run_until(transfer, [again], len) == [Result(1, 1)]
 
 
-def test_error_of_a_reducer_arrives_before_the_connection_end(
+def test_error_of_a_reducer_is_reported_before_the_end_of_its_connection(
     make: Make, reducers: Reducers
 ) -> None:
     """spec/reduction#reports: A rank receives the error even while it sends."""
@@ -352,7 +360,9 @@ def test_invalid_frame_ends_the_connection(make: Make, reducers: Reducers, case:
     assert mine == b"mine" * 100
 
 
-def test_result_of_an_unsent_frame_ends_the_connection(make: Make, reducers: Reducers) -> None:
+def test_result_for_a_frame_that_was_not_sent_closes_the_connection(
+    make: Make, reducers: Reducers
+) -> None:
     """spec/reduction#security: No byte of it is written to a tensor."""
     nothing, half, again = reducers(), reducers(4096), reducers(4096)
     transfer = make(3, PLENTY)
@@ -407,7 +417,9 @@ def test_tensor_memory_is_released_after_its_result(make: Make, reducers: Reduce
     assert held[2]() is None
 
 
-def test_results_reach_their_targets_on_many_busy_lanes(make: Make, reducers: Reducers) -> None:
+def test_results_on_many_busy_connections_are_written_to_the_correct_tensors(
+    make: Make, reducers: Reducers
+) -> None:
     """spec/reduction#exactness: Every result reaches its target, in the order of its lane (connection). The
     streams arrive in pieces of any size."""
     chance = random.Random(6)

@@ -125,7 +125,9 @@ async def test_deleted_tensorboard_does_not_affect_the_curves_of_the_job(
         await harness.until({":acc": {1: 1.0}})
 
 
-async def test_cyclic_contexts_do_not_block_the_curves_of_a_job(harness: BoardCurveHarness) -> None:
+async def test_cyclic_metadata_contexts_do_not_block_the_curves_of_a_job(
+    harness: BoardCurveHarness,
+) -> None:
     await harness.stores.tensorboards.create(BoardResource(BOARD, 5, CREATED, CREATED))
     running = await harness.create(with_board(RUNNING))
     run, experiment = context("7-eval"), context("7")

@@ -20,7 +20,7 @@ MAX_LENGTH_ID = "a" * 128
     ("path", "parameter"),
     [(CONTEXTS, "contextId"), (ARTIFACTS, "artifactId"), (EXECUTIONS, "executionId")],
 )
-async def test_metadata_node_limits_are_enforced(
+async def test_metadata_nodes_above_the_size_limits_are_rejected(
     service: ApiService, path: str, parameter: str
 ) -> None:
     await create_store(service)

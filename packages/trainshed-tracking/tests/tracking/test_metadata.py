@@ -263,7 +263,9 @@ async def create_job(service: ApiService, **spec: Any) -> Any:
     return await service.call("POST", f"{LOCATION}/customJobs", custom_job(**spec))
 
 
-async def test_experiment_run_lists_its_jobs_permanently(service: ApiService) -> None:
+async def test_clients_cannot_remove_jobs_from_the_job_list_of_an_experiment_run(
+    service: ApiService,
+) -> None:
     """facts/experiments#jobs: the metadata of a run contains its jobs, which clients cannot remove."""
     experiment, run = f"{STORE}/contexts/e", f"{STORE}/contexts/e-r"
     await create_run(service, "e")

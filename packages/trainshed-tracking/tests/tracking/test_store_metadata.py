@@ -44,7 +44,7 @@ async def create_nodes(stores: Stores, *nodes: Node) -> None:
         await stores.metadata.create(node)
 
 
-async def test_metadata_change_is_atomic(stores: Stores) -> None:
+async def test_failed_change_of_a_metadata_node_stores_nothing(stores: Stores) -> None:
     await create_nodes(stores, make_node(artifact("a"), uri="gs://b/1"))
 
     def refuse(node: Node) -> Node:

@@ -122,7 +122,7 @@ async def test_tensorboard_with_experiments_and_runs_is_created_and_deleted(
     assert answer.status == 404
 
 
-async def test_creating_an_identical_time_series_returns_the_existing_one(
+async def test_creating_an_identical_time_series_returns_the_existing_time_series(
     service: ApiService,
 ) -> None:
     run = await create_run(service)

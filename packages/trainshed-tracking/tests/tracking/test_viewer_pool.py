@@ -88,7 +88,7 @@ async def test_tensorboard_with_an_open_request_is_not_idle() -> None:
 
 
 @under_virtual_time
-async def test_least_recently_used_tensorboard_is_stopped_for_a_new_one() -> None:
+async def test_least_recently_used_tensorboard_is_stopped_when_too_many_tensorboards_run() -> None:
     pool, starts = ViewerPool(2, idle=0), ViewerStarter()
     for name in ("7", "8", "7", "9"):
         await use(pool, name, starts)

@@ -31,7 +31,7 @@ async def test_module_that_cannot_be_preloaded_causes_a_cold_start(
         )
 
 
-async def test_job_with_other_imports_starts_cold_with_a_reason(
+async def test_job_whose_imports_differ_from_the_preloader_starts_cold_with_a_reason(
     harness: EngineHarness, runtime: ToyRuntime
 ) -> None:
     """The causes: packages of the job with another version of a framework, variables that imports

@@ -20,7 +20,7 @@ from tests.contract.engines.warm.warm_starts import (
 from tests.soaks import SOAKS
 
 
-async def test_warm_program_has_the_same_outcome_as_a_cold_one(
+async def test_program_has_the_same_outcome_after_a_warm_start_and_a_cold_start(
     harness: EngineHarness, runtime: ToyRuntime
 ) -> None:
     """The programs run as a module, as a file, and as packed by `trainshed run`."""
@@ -49,7 +49,7 @@ async def test_warm_program_has_the_same_outcome_as_a_cold_one(
     assert "platform would be imported from" in await start_notice(harness, uid)
 
 
-async def test_warm_programs_have_different_random_numbers(
+async def test_programs_after_warm_starts_have_different_random_numbers(
     harness: EngineHarness, runtime: ToyRuntime
 ) -> None:
     await prepare_preloader(harness, runtime)

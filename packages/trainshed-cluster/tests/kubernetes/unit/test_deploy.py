@@ -36,7 +36,7 @@ def test_settings_change_restarts_the_service() -> None:
     assert other["spec"]["template"]["spec"] == SET["spec"]["template"]["spec"]
 
 
-def test_chart_for_an_external_user_contains_only_permissions() -> None:
+def test_helm_chart_for_a_service_outside_the_cluster_contains_only_permissions() -> None:
     documents = chart.render_chart(user="ana@corp.example")
     assert {document["kind"] for document in documents} == {
         document["kind"] for document in DOCUMENTS
@@ -89,7 +89,7 @@ def test_chart_ports_match_the_ports_of_the_service() -> None:
     )
 
 
-def test_persistent_directories_are_in_the_volume() -> None:
+def test_persistent_directories_of_the_service_pod_are_in_its_volume() -> None:
     [claim] = SET["spec"]["volumeClaimTemplates"]
     mounts = {mount["name"]: mount["mountPath"] for mount in SERVICE["volumeMounts"]}
     place = mounts[claim["metadata"]["name"]]
@@ -109,7 +109,7 @@ def test_service_pod_meets_the_restricted_pod_security_standard() -> None:
     assert all(volume.keys() & {"configMap", "emptyDir"} for volume in POD["volumes"])
 
 
-def test_roles_are_limited_to_nodes_and_pods() -> None:
+def test_roles_of_the_helm_chart_grant_access_only_to_nodes_and_pods() -> None:
     allowed = {"nodes", "pods", "pods/attach"}
     for kind in ("ClusterRole", "Role"):
         for role in of_kind(kind):

@@ -78,7 +78,7 @@ async def examine(cluster: Cluster, directory: Path, **settings: Any) -> dict[st
     return {finding.about: finding for finding in findings}
 
 
-async def test_complete_cluster_has_only_good_findings(tmp_path: Path) -> None:
+async def test_doctor_reports_no_problem_for_a_correctly_configured_cluster(tmp_path: Path) -> None:
     cluster = Cluster([node("a", **{"nvidia.com/gpu": "4"}), node("b", "dedicated")])
     findings = await examine(cluster, tmp_path)
     assert {finding.verdict for finding in findings.values()} == {Verdict.GOOD}
@@ -104,7 +104,7 @@ async def test_untested_kubernetes_version_is_reported(tmp_path: Path) -> None:
         ("list pods *", Verdict.LESS, "resources of other Pods are not counted"),
     ],
 )
-async def test_missing_right_is_reported(
+async def test_doctor_reports_a_missing_kubernetes_permission(
     right: str, verdict: Verdict, text: str, tmp_path: Path
 ) -> None:
     findings = await examine(Cluster(forbidden={right}), tmp_path, namespaces={"*": "jobs"})
@@ -113,7 +113,7 @@ async def test_missing_right_is_reported(
     assert "deploy/chart" in findings["Kubernetes rights"].remedy
 
 
-async def test_rejected_pod_finding_quotes_kubernetes(tmp_path: Path) -> None:
+async def test_doctor_quotes_the_reason_why_kubernetes_rejects_a_pod(tmp_path: Path) -> None:
     message = 'pods "x" is forbidden: violates PodSecurity "restricted:latest"'
     refusal = {"code": 403, "reason": "Forbidden", "message": message}
     findings = await examine(Cluster(pod_rejection=refusal), tmp_path, namespaces={"*": "jobs"})
@@ -121,14 +121,16 @@ async def test_rejected_pod_finding_quotes_kubernetes(tmp_path: Path) -> None:
     assert "violates PodSecurity" in findings["Pods in jobs"].text
 
 
-async def test_unusable_nodes_and_missing_devices_are_reported(tmp_path: Path) -> None:
+async def test_doctor_reports_unusable_nodes_and_missing_devices(tmp_path: Path) -> None:
     findings = await examine(Cluster([node("a", "dedicated")]), tmp_path)
     assert findings["Kubernetes nodes"].verdict is Verdict.BAD
     findings = await examine(Cluster(), tmp_path)
     assert findings["NVIDIA_TESLA_T4"].verdict is Verdict.LESS
 
 
-def test_wrong_settings_and_unreachable_address_are_reported(tmp_path: Path) -> None:
+def test_doctor_reports_wrong_settings_and_a_service_address_that_pods_cannot_reach(
+    tmp_path: Path,
+) -> None:
     [wrong] = examine_kubernetes({"lease": 1})
     assert "image: it is missing" in wrong.text and "lease" in wrong.text
     absent = str(tmp_path / "absent")
@@ -138,7 +140,7 @@ def test_wrong_settings_and_unreachable_address_are_reported(tmp_path: Path) -> 
     assert absent in api.text
 
 
-async def test_missing_kueue_admission_and_rights_are_reported(tmp_path: Path) -> None:
+async def test_doctor_reports_missing_kueue_admission_and_permissions(tmp_path: Path) -> None:
     own = {"queue": "kueue", "local_queue": "users"}
     findings = await examine(Cluster(), tmp_path, **own)
     assert findings["Pods in default"].verdict is Verdict.BAD

@@ -145,7 +145,9 @@ def short_quota_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "_QUOTA_KEEP_SECONDS", 0.01)
 
 
-async def test_attempt_is_one_workload_and_shows_kueues_wait_reason(start: Start) -> None:
+async def test_attempt_becomes_a_single_kueue_workload_and_shows_the_wait_reason_of_kueue(
+    start: Start,
+) -> None:
     api = Api()
     here = await start(api, **QUEUE)
     acquisitions = [acquire(here, index, avoid=("bad",)) for index in range(2)]
@@ -210,12 +212,12 @@ async def test_pod_without_kueue_admission_is_rejected(start: Start) -> None:
     assert "job-0-1-0" in api.deleted
 
 
-async def test_cluster_without_kueue_is_rejected(start: Start) -> None:
+async def test_cluster_without_kueue_is_rejected_if_the_settings_name_a_queue(start: Start) -> None:
     with pytest.raises(ClusterRefused, match="install it, or set queue"):
         await start(Api(has_kueue=False), **QUEUE)
 
 
-async def test_moved_replica_gets_its_pod_after_the_old_one_ends(start: Start) -> None:
+async def test_moved_replica_gets_a_new_pod_only_after_its_old_pod_has_ended(start: Start) -> None:
     """In a group of two, Kueue would end the newest of three Pods."""
     api = Api()
     moved = AllocationName("abc", JobUid(7), 1, 2)
@@ -248,7 +250,7 @@ def delay_of(own: dict[str, Any], *others: dict[str, Any]) -> Delay | None:
 NO_QUOTA = ("False", "Pending", "no quota")
 
 
-async def test_queue_position_depends_on_priority_and_age() -> None:
+async def test_queue_position_of_a_workload_depends_on_its_priority_and_age() -> None:
     own = workload("own", 5, QuotaReserved=NO_QUOTA)
     before = workload("older", 4)
     urgent = workload("urgent", 9)
@@ -265,7 +267,7 @@ async def test_queue_position_depends_on_priority_and_age() -> None:
     assert delay is not None and delay.position == 3
 
 
-async def test_wait_reason_quotes_kueue() -> None:
+async def test_wait_reason_contains_the_message_of_kueue() -> None:
     assert delay_of(workload("new")) is None, "Kueue has not examined it"
     yes = "True", "", ""
     assert delay_of(workload("admitted", QuotaReserved=yes, Admitted=yes)) is None
@@ -302,6 +304,8 @@ async def test_pod_ended_by_kueue_counts_as_preempted() -> None:
         ({"queue": "volcano"}, "queue"),
     ],
 )
-async def test_queue_settings_are_checked_together(table: dict[str, str], text: str) -> None:
+async def test_invalid_combinations_of_queue_settings_are_rejected(
+    table: dict[str, str], text: str
+) -> None:
     with pytest.raises(ValueError, match=text):
         parse({"image": "i:1", **table})

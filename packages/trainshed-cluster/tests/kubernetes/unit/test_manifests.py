@@ -114,7 +114,7 @@ def test_pod_names_differ_by_attempt_and_allocation() -> None:
     assert manifests.pod_name(NEED, ALLOCATION) == "cmle-training-workerpool0-0123abcd-1-2-3"
 
 
-def test_successor_pod_of_an_allocation_has_another_name() -> None:
+def test_replacement_pod_of_an_allocation_has_a_different_name() -> None:
     """An ended Pod may keep its name for a minute."""
     settings = parse(PLAIN)
     route = Routes(settings).of(NEED.machine)
@@ -136,7 +136,7 @@ def test_successor_pod_of_an_allocation_has_another_name() -> None:
     assert manifests.pod_name(NEED, ALLOCATION, 1) == "cmle-training-workerpool0-0123abcd-1-2-3-1"
 
 
-def test_hosts_file_is_copied_when_agents_cannot_write_it() -> None:
+def test_hosts_file_of_a_pod_is_copied_when_the_agent_cannot_write_the_file() -> None:
     """Only non-root Pods with peers get the additional container, because it delays their start."""
     gang = msgspec.structs.replace(NEED, gang_size=2)
     assert "initContainers" not in pod_of(parse(PLAIN), NEED)["spec"]
@@ -177,7 +177,7 @@ def test_invalid_kubernetes_quantity_is_rejected() -> None:
     assert cpu_quantity(0.0001) == "1m"
 
 
-def test_machine_without_a_route_uses_the_general_settings() -> None:
+def test_machine_type_without_a_machines_table_uses_the_general_settings() -> None:
     routes = Routes(parse(GPUS))
     assert routes.of(MachineWanted("n1-standard-4", "NVIDIA_TESLA_T4")).runtime_class == "nvidia"
     assert routes.of(MachineWanted("n1-standard-4")).runtime_class == ""
@@ -193,7 +193,7 @@ def test_machine_without_a_route_uses_the_general_settings() -> None:
     ],
     ids=["in each Pod", "of root only", "on the node", "in a volume"],
 )
-def test_interpreters_outside_the_cache_use_persistent_volumes_if_possible(
+def test_python_interpreters_outside_the_cache_use_persistent_volumes_if_possible(
     table: dict[str, Any], kept: bool
 ) -> None:
     settings = parse({**PLAIN, **table})
@@ -215,7 +215,7 @@ def test_interpreters_outside_the_cache_use_persistent_volumes_if_possible(
     assert (mount["name"], mount.get("subPath")) != (own["name"], own.get("subPath"))
 
 
-def test_custom_image_pod_gets_a_copy_of_the_operators_python() -> None:
+def test_pod_with_a_custom_image_gets_a_copy_of_python_from_the_configured_image() -> None:
     """The image is unchanged except for the directory of the agent's Python. The Pod does not contain the
     program's command."""
     pod = pod_of(

@@ -52,7 +52,7 @@ class Api:
         await asyncio.Event().wait()
 
 
-async def test_pod_running_before_the_create_response_is_used(
+async def test_pod_that_runs_before_the_create_response_arrives_is_used_and_not_replaced(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A watch after a new list never shows an earlier state of the Pod."""
@@ -72,7 +72,9 @@ async def test_pod_running_before_the_create_response_is_used(
     assert attached == ["/api/v1/namespaces/default/pods/one"]
 
 
-async def test_pod_deleted_before_the_create_response_is_not_awaited(start: Start) -> None:
+async def test_pod_deleted_before_the_create_response_arrives_fails_the_allocation(
+    start: Start,
+) -> None:
     api = Api(("ADDED", pod("Pending", 1)), ("DELETED", pod("Pending", 2)))
     here = await start(api)
     async with asyncio.timeout(60):

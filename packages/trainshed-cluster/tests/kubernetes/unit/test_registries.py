@@ -44,7 +44,9 @@ def test_image_command_is_read_by_tag_and_by_digest(registry: Registry) -> None:
     assert registries.read(pinned) == config
 
 
-def test_credentials_are_sent_to_their_registry(registry: Registry, tmp_path: Path) -> None:
+def test_registry_that_requires_a_login_is_read_with_the_configured_credentials(
+    registry: Registry, tmp_path: Path
+) -> None:
     registry.login = "ada:secret"
     name, insecure = f"{registry.host}/team/trainer:v1", (registry.host,)
     assert "requires credentials, and none are configured" in read_error(

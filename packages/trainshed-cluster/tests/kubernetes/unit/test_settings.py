@@ -76,7 +76,9 @@ def test_contradictory_settings_are_rejected(table: dict[str, Any], text: str) -
     assert text in str(caught.value)
 
 
-def test_kubeconfig_path_follows_settings_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubeconfig_path_is_read_from_the_settings_or_else_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("KUBERNETES_SERVICE_HOST", "KUBECONFIG"):
         monkeypatch.delenv(name, raising=False)
     assert parse(IMAGE).kubeconfig_path == str(Path("~/.kube/config").expanduser())

@@ -88,12 +88,12 @@ def test_resources_of_other_pods_are_subtracted_from_a_node() -> None:
     assert node_report.node.others.accelerators == (("NVIDIA_TESLA_T4", 1),)
 
 
-def test_node_devices_are_read_from_its_labels() -> None:
+def test_node_without_the_configured_label_has_no_accelerators() -> None:
     [node_report] = report([node(labels={"gpu": "other"})], [], {"accelerators": T4}).nodes
     assert node_report.node.accelerators == ()
 
 
-def test_overcommit_multiplies_processors() -> None:
+def test_overcommit_setting_multiplies_the_processors_of_a_node() -> None:
     [node_report] = report([node()], [pod(mine=False, **RUNNING)], {"overcommit": 2.0}).nodes
     assert (node_report.node.vcpus, node_report.node.others.vcpus) == (pytest.approx(15.82), 3.0)
 
@@ -109,7 +109,7 @@ def test_pod_requests_include_init_containers_and_sidecars() -> None:
     assert beside.requests == {"cpu": 5.25}
 
 
-def test_report_contains_usable_nodes_and_nodes_with_jobs() -> None:
+def test_node_report_contains_only_usable_nodes_and_nodes_with_jobs() -> None:
     selector = {"node_selector": {"pool": "training"}}
     inside, outside = node("node-b", labels={"pool": "training"}), node("node-a")
     assert [known.node.name for known in report([inside, outside], [], selector).nodes] == [
@@ -163,7 +163,7 @@ def test_node_state_follows_conditions_and_taints(
     assert bool(seen[1]) is (state is not NodeState.UP)
 
 
-def test_missing_node_is_awaited_while_its_programs_may_be_alive() -> None:
+def test_missing_node_stays_in_the_report_while_its_programs_may_be_alive() -> None:
     [node_report] = report([], [], ghosts={ALLOCATION: "node-a"}).nodes
     assert (node_report.node.name, node_report.state, node_report.is_awaited) == (
         "node-a",
@@ -173,14 +173,14 @@ def test_missing_node_is_awaited_while_its_programs_may_be_alive() -> None:
     assert report([], []).nodes == ()
 
 
-def test_running_and_vanished_pods_count_as_agents() -> None:
+def test_running_pods_and_vanished_pods_count_as_running_agents() -> None:
     assert report([node()], [pod(**RUNNING)]).agents == {ALLOCATION: {"node-a"}}
     assert report([node()], [pod(phase="Pending")]).agents == {}
     assert report([node()], [pod(phase="Failed")]).agents == {}
     assert report([node()], [], ghosts={ALLOCATION: "node-a"}).agents == {ALLOCATION: {"node-a"}}
 
 
-def test_scheduling_delay_is_reported_for_awaited_allocations() -> None:
+def test_scheduling_delay_is_reported_only_for_allocations_that_a_job_waits_for() -> None:
     why = {"reason": "Unschedulable", "message": "0/2 nodes are available: 2 Insufficient cpu."}
     condition = {"type": "PodScheduled", "status": "False", **why}
     pending = pod(at="", phase="Pending", conditions=[condition])
@@ -255,7 +255,7 @@ def test_pod_end_is_reported_with_its_cause(
         assert ended.why.endswith("with exit code 78: no code")
 
 
-def test_delay_of_a_custom_image_shows_the_missing_image() -> None:
+def test_wait_reason_and_error_name_the_image_that_cannot_be_pulled() -> None:
     def waits(reason: str, image: str) -> dict[str, Any]:
         return {"name": "c", "image": image, "state": {"waiting": {"reason": reason}}}
 
@@ -273,7 +273,7 @@ def test_delay_of_a_custom_image_shows_the_missing_image() -> None:
     assert not waiting_pod.is_over and why and "image job:1 cannot be used" in why
 
 
-def test_pod_without_its_node_object_has_not_ended() -> None:
+def test_pod_marked_as_failed_after_a_node_loss_does_not_count_as_ended() -> None:
     """The control plane marks it as failed without contacting the node. The service must first wait until the
     agent there has been silent for a whole lease."""
     lost = DISRUPTED | {"reason": "DeletionByPodGC"}
@@ -282,7 +282,7 @@ def test_pod_without_its_node_object_has_not_ended() -> None:
     assert pod(phase="Failed", conditions=[lost], containerStatuses=[ended]).is_over
 
 
-def test_failed_python_copy_ends_the_pod_with_its_message() -> None:
+def test_failed_copy_of_python_ends_the_pod_and_reports_the_error_message() -> None:
     failed = {
         "exitCode": 1,
         "message": "python3 cannot be copied, because it does not use the loader of glibc",

@@ -106,7 +106,9 @@ async def follow_script(
     }, changes
 
 
-async def test_list_reads_all_pages_and_watch_resumes(client_of: Any) -> None:
+async def test_pod_list_reads_all_pages_and_the_pod_watch_resumes_after_its_end(
+    client_of: Any,
+) -> None:
     changes = [watch_event("MODIFIED", pod("a", 6, "Running")), watch_event("DELETED", pod("b", 7))]
     mark = {"metadata": {"resourceVersion": "20"}, "spec": {"containers": None}}
     lists = [list_page(5, pod("a", 1), more="next"), list_page(5, pod("b", 2))]
@@ -168,7 +170,7 @@ class TwoNamespaces:
         return httpx2.Response(200, json=list_page(1, *items.get(path, [])))
 
 
-async def test_repeated_start_counts_pods_once(make: Make) -> None:
+async def test_repeated_start_of_the_cluster_connection_counts_each_pod_once(make: Make) -> None:
     """The start is repeated until the whole API responds (`RetryingCluster`)."""
     here = make(api := TwoNamespaces(), namespaces={"one": "a", "two": "b"})
     with pytest.raises(ClusterUnavailable):
@@ -179,12 +181,16 @@ async def test_repeated_start_counts_pods_once(make: Make) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 429])
-async def test_temporary_start_failure_is_retried(make: Make, status: int) -> None:
+async def test_temporary_api_error_at_the_start_raises_a_retryable_error(
+    make: Make, status: int
+) -> None:
     with pytest.raises(ClusterUnavailable, match=str(status)):
         await make(Mock(answer=Mock(return_value=httpx2.Response(status)))).start()
 
 
-async def test_rotated_token_is_read_again(client_of: Any, tmp_path: Path) -> None:
+async def test_changed_token_file_is_read_again_before_the_next_request(
+    client_of: Any, tmp_path: Path
+) -> None:
     api = Api([list_page(1), list_page(2)])
     client = client_of(api.answer)
     await client.list(PODS, Pod)
@@ -194,7 +200,7 @@ async def test_rotated_token_is_read_again(client_of: Any, tmp_path: Path) -> No
     await client.close()
 
 
-async def test_temporarily_invalid_credentials_cause_no_permanent_failure(
+async def test_invalid_kubernetes_credentials_cause_only_a_temporary_failure(
     client_of: Any, tmp_path: Path
 ) -> None:
     """An external process renews them, and jobs do not fail in the meantime."""
@@ -213,7 +219,9 @@ async def test_temporarily_invalid_credentials_cause_no_permanent_failure(
     await client.close()
 
 
-async def test_rejection_is_distinguished_from_an_unreachable_server(client_of: Any) -> None:
+async def test_rejected_request_fails_permanently_but_an_unreachable_server_only_temporarily(
+    client_of: Any,
+) -> None:
     def silent(_: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused")
 
@@ -225,7 +233,7 @@ async def test_rejection_is_distinguished_from_an_unreachable_server(client_of: 
             await client_of(answer).list(PODS, Pod)
 
 
-async def test_error_without_a_reason_shows_the_request(client_of: Any) -> None:
+async def test_error_shows_the_request_if_the_api_server_returns_no_reason(client_of: Any) -> None:
     """For example, the kubelet does not have this container. The API forwards only its status."""
     path, client = f"{PODS}/one", client_of(Mock(return_value=httpx2.Response(404)))
     attaching = client.attach(path, "replica", b"", b"taken")

@@ -20,7 +20,7 @@ def _file(module: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def test_sent_code_contains_all_imports_of_an_agent() -> None:
+def test_code_sent_to_a_node_contains_all_modules_that_an_agent_imports() -> None:
     seen: set[str] = set()
     others: dict[str, str] = {}
     waiting = [*_ENTRY_POINTS]
@@ -42,5 +42,5 @@ def test_sent_code_contains_all_imports_of_an_agent() -> None:
     assert others.keys() - _SERVICE_ONLY == {*LIBRARIES} - {"trainshed_cluster"}, others
 
 
-def test_same_code_yields_the_same_archive() -> None:
+def test_unchanged_agent_code_yields_an_identical_archive() -> None:
     assert AgentCode.collect() == AgentCode.collect()

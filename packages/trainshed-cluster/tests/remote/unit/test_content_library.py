@@ -9,7 +9,7 @@ from trainshed_cluster.remote.content.library import Library
 from trainshed_cluster.remote.content.manifest import BUILT
 
 
-def test_concurrent_launches_can_add_units_to_the_library(
+def test_concurrent_launches_can_add_directories_to_the_content_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each launch runs in its own thread."""

@@ -8,7 +8,7 @@ from trainshed_cluster.remote.content.manifest import Unit
 from trainshed_cluster.remote.content.node_units import NodeUnits
 
 
-def test_unit_of_a_local_service_counts_as_finished(tmp_path: Path) -> None:
+def test_directory_in_a_cache_shared_with_the_service_counts_as_finished(tmp_path: Path) -> None:
     """A node that sees the cache of a service need not wait until the directory is known to be on disk."""
     place = Shelf(tmp_path / "layers").put("one", Path.mkdir)
     for settling in [thread for thread in threading.enumerate() if thread.name == SETTLING]:

@@ -38,7 +38,7 @@ def _tree(root: Path) -> Path:
     return root
 
 
-def test_unpacked_tree_equals_its_source(tmp_path: Path) -> None:
+def test_unpacked_directory_tree_equals_the_packed_directory_tree(tmp_path: Path) -> None:
     source, target = _tree(tmp_path / "source"), tmp_path / "target"
     if os.geteuid() == 0:
         os.chown(source / "bin" / "tool", 1234, 2345)
@@ -57,7 +57,7 @@ def test_unpacked_tree_equals_its_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["content", "mode", "target", "name"])
-def test_rebuilt_unit_has_another_digest(tmp_path: Path, change: str) -> None:
+def test_any_change_in_a_directory_tree_changes_its_digest(tmp_path: Path, change: str) -> None:
     root = _tree(tmp_path / "source")
     before = trees.identify(root).digest
     match change:
@@ -73,7 +73,7 @@ def test_rebuilt_unit_has_another_digest(tmp_path: Path, change: str) -> None:
     assert trees.identify(root).digest != before
 
 
-def test_digest_ignores_bytecode_and_marker_files(tmp_path: Path) -> None:
+def test_digest_of_a_directory_tree_ignores_bytecode_and_marker_files(tmp_path: Path) -> None:
     root = _tree(tmp_path / "source")
     before = trees.identify(root).digest
     (root / "bin" / "__pycache__").mkdir()
@@ -121,7 +121,7 @@ def test_path_traversal_in_a_tar_is_rejected(
     assert (tmp_path / "victim").stat().st_nlink == 1
 
 
-def test_truncated_stream_is_rejected(tmp_path: Path) -> None:
+def test_truncated_stream_of_a_directory_tree_is_rejected(tmp_path: Path) -> None:
     data = _pack(_tree(tmp_path / "source"))
     end = data.index(b"+" + trees.identify(tmp_path / "source").digest.encode())
     for number, length in enumerate((0, 3, 512, len(data) // 2, end - 512, end - 1, end + 10)):

@@ -12,7 +12,7 @@ from trainshed_cluster.remote.needs import drop_unused_needs, move_replicas, wit
 from trainshed_cluster.remote.replica_slot import ReplicaSlot, agent_key
 
 
-def test_live_replicas_keep_their_allocations_while_another_node_is_pending() -> None:
+def test_live_replicas_keep_their_allocations_while_the_gang_waits_for_another_node() -> None:
     """Otherwise, if the wait takes too long, the engine would release the nodes of running replicas."""
     replica_slots = (
         ReplicaSlot(PRIMARY, SlotRequest(PRIMARY, "r0", "a"), allocation_index=0, launched=1),
@@ -35,7 +35,7 @@ def test_live_replicas_keep_their_allocations_while_another_node_is_pending() ->
     )
 
 
-def test_displaced_replica_gets_its_own_allocation() -> None:
+def test_replica_whose_node_left_the_allocation_gets_a_separate_allocation() -> None:
     """Otherwise the other replicas, once lost, would wait for the node of the displaced one."""
     requests = [SlotRequest(ReplicaId(1, n), f"r{n}", node) for n, node in enumerate("abbc")]
     replica_slots = tuple(

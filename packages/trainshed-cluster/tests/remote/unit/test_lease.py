@@ -17,7 +17,7 @@ from trainshed_cluster.remote.lease import (
 )
 
 
-def test_lease_starts_when_the_acknowledged_beat_was_sent() -> None:
+def test_lease_is_renewed_from_the_time_at_which_the_acknowledged_heartbeat_was_sent() -> None:
     lease = Lease(90, now=0)
     assert lease.until == 90
     first, second, third = lease.next_number(10), lease.next_number(20), lease.next_number(30)
@@ -32,7 +32,7 @@ def test_lease_starts_when_the_acknowledged_beat_was_sent() -> None:
     assert lease.until == 120
 
 
-def test_service_without_acknowledgements_counts_as_unreachable() -> None:
+def test_service_that_acknowledges_no_heartbeats_counts_as_unreachable() -> None:
     lease = Lease(90, now=0)
     words = [lease.next_number(10.0 * number) for number in range(4)]
     assert lease.is_unacknowledged
@@ -45,7 +45,7 @@ def test_service_without_acknowledgements_counts_as_unreachable() -> None:
     assert 5 * beat_interval(90) < 90
 
 
-def test_beat_of_an_earlier_connection_does_not_renew_the_lease() -> None:
+def test_heartbeat_of_an_earlier_connection_does_not_renew_the_lease() -> None:
     lease = Lease(90, now=0)
     word = lease.next_number(10)
     lease.restart(said_at=12)
@@ -56,12 +56,16 @@ def test_beat_of_an_earlier_connection_does_not_renew_the_lease() -> None:
 @pytest.mark.parametrize(
     ("now", "grace"), [(90, LAST_GRACE), (91, LAST_GRACE - 1), (93, 0), (95, 0), (1000, 0)]
 )
-def test_grace_period_ends_before_the_death_timeout(now: float, grace: float) -> None:
+def test_grace_period_is_shortened_by_the_time_since_the_lease_expired(
+    now: float, grace: float
+) -> None:
     assert remaining_grace(90, now) == grace
 
 
 @pytest.mark.parametrize("seconds", [5.0, 36.0, 90.0, 300.0])
-def test_death_timeout_exceeds_the_life_of_programs(seconds: float) -> None:
+def test_replicas_are_reported_lost_only_after_their_programs_must_have_ended(
+    seconds: float,
+) -> None:
     assert death_timeout(seconds) > seconds + LAST_GRACE
     # Two beats may be lost.
     assert 3 * beat_interval(seconds) < seconds
@@ -73,7 +77,7 @@ REPLICA = ReplicaId(0, 0)
 
 
 @pytest.mark.parametrize("skew", [-7200, 0, 7200])
-def test_times_are_converted_to_the_services_clock(skew: int) -> None:
+def test_event_times_of_a_node_are_converted_to_the_clock_of_the_service(skew: int) -> None:
     theirs = NOW + skew * SECOND
     reading = Reading(theirs, NOW)
     started = ReplicaStarted(1, REPLICA, 1, theirs - 5 * SECOND)
@@ -87,7 +91,7 @@ def test_times_are_converted_to_the_services_clock(skew: int) -> None:
     assert (exit_record.started, exit_record.ended) == (NOW - 9 * SECOND, NOW - SECOND)
 
 
-def test_repeated_report_has_the_same_time_despite_delays() -> None:
+def test_repeated_event_report_has_the_same_time_despite_network_delays() -> None:
     for skew in (-7200, 0, 7200):
         began = NOW + skew * SECOND
         readings = [
@@ -96,13 +100,13 @@ def test_repeated_report_has_the_same_time_despite_delays() -> None:
         assert len({reading.ours_at(began) for reading in readings}) == 1
 
 
-def test_unknown_times_are_not_converted() -> None:
+def test_event_times_that_cannot_be_converted_are_returned_unchanged() -> None:
     assert Reading(None, NOW).ours_at(17) == 17, "its clock is unknown"
     assert Reading(NOW, NOW).ours_at(0) == 0, "a program that never started"
     assert Reading(NOW - 60 * SECOND, NOW).ours_at(NOW) == NOW, "the clock was set back"
 
 
-def test_only_a_wrong_clock_is_reported() -> None:
+def test_node_clock_is_reported_only_if_it_differs_much_from_the_service_clock() -> None:
     assert skew_message(-7200.4) == "its clock is 7200 s behind the service's"
     assert skew_message(60) == "its clock is 60 s ahead of the service's"
     assert skew_message(9) is skew_message(-9) is None

@@ -40,7 +40,7 @@ class Node:
             self._copies.append(part)
 
 
-def test_copy_continues_after_disconnection_and_on_another_node(tmp_path: Path) -> None:
+def test_copy_of_a_log_continues_after_a_disconnection_and_on_another_node(tmp_path: Path) -> None:
     here = FileStreams(tmp_path / "service")
     copies = StreamCopies(here, UID, 1)
     first = Node(tmp_path / "first", copies)
@@ -64,7 +64,7 @@ def test_copy_continues_after_disconnection_and_on_another_node(tmp_path: Path) 
     assert (directory / "000000000002.jsonl").read_text() == "2\n"
 
 
-def test_bytes_lost_by_the_service_are_sent_again(tmp_path: Path) -> None:
+def test_log_bytes_that_the_service_lost_are_sent_again_by_the_node(tmp_path: Path) -> None:
     """The service can lose bytes in a power failure, including bytes of an earlier node."""
     here = FileStreams(tmp_path / "service")
     copies = StreamCopies(here, UID, 1)

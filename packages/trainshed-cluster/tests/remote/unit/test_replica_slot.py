@@ -51,7 +51,7 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("slot", "state", "trigger"), CELLS)
-def test_trigger_leads_to_the_state_in_the_table(
+def test_each_trigger_changes_a_replica_slot_to_the_state_in_the_transition_table(
     slot: ReplicaSlot, state: SlotState, trigger: SlotTrigger
 ) -> None:
     assert state_of(slot, None) is state
@@ -74,13 +74,13 @@ def test_replica_moves_only_without_a_live_program() -> None:
         assert isinstance(cell, Illegal if state.is_live else Next), state
 
 
-def test_reported_end_makes_a_running_slot_ready() -> None:
+def test_reported_end_of_an_incarnation_makes_a_running_replica_slot_ready() -> None:
     end = ReplicaLost(attempt=1, replica=PRIMARY, incarnation=2, cause="killed")
     assert state_of(RUNNING, end) is SlotState.READY
     assert state_of(RUNNING, replace(end, incarnation=1)) is SlotState.RUNNING
 
 
-def test_lost_incarnation_keeps_its_cause() -> None:
+def test_lost_incarnation_keeps_the_cause_of_its_loss() -> None:
     lost = fire(RUNNING, None, SlotTrigger.AGENT_LOST, cause="no power", loss=Cause.NODE_FAILED)
     assert (lost.lost, lost.cause, lost.loss) == (2, "no power", Cause.NODE_FAILED)
     moved = fire(lost, None, SlotTrigger.MOVED, request=REQUEST, allocation_index=1)

@@ -85,7 +85,7 @@ async def next_report(cluster: Cluster) -> ClusterReport:
     return await anext(aiter(cluster.watch()))
 
 
-async def test_cluster_unavailable_at_the_start_is_used_when_it_responds(
+async def test_cluster_that_is_unavailable_at_service_start_is_used_after_its_first_response(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_RETRY_INTERVAL", 0.001)
@@ -119,7 +119,7 @@ async def test_cluster_unavailable_at_the_start_is_used_when_it_responds(
     await awaited.close()
 
 
-async def test_permanently_unusable_cluster_fails_the_start() -> None:
+async def test_permanently_unusable_cluster_fails_the_start_of_the_service() -> None:
     slurm = RecordingCluster(new_report("n1", 5.0), rejection="there is no command salloc")
     with pytest.raises(ClusterRefused, match="there is no command salloc"):
         await RetryingCluster(cast(Cluster, slurm), "slurm").start()

@@ -60,7 +60,7 @@ def take_snapshot(
     )
 
 
-def test_adoption_age_is_half_of_the_extra_time_limit() -> None:
+def test_allocation_is_too_old_for_reuse_after_half_of_its_extra_time_limit() -> None:
     begun = take_snapshot().jobs[GRANTED].starts or 0
     assert not take_snapshot(now=begun + 43_200).report.old
     assert take_snapshot(now=begun + 43_201).report.old == {GRANTED}
@@ -93,7 +93,7 @@ def test_allocations_of_another_service_are_ignored() -> None:
     assert (node.vcpus, node.others.vcpus) == (16, 2)
 
 
-def test_known_job_takes_precedence_over_a_duplicate_name() -> None:
+def test_known_slurm_job_takes_precedence_over_a_slurm_job_with_the_same_name() -> None:
     line = recorded_output("squeue").splitlines()[1]
     twice = f"{line}\n{line.replace('25', '31', 1)}\n"
     jobs = own(twice)
@@ -106,7 +106,7 @@ def test_known_job_takes_precedence_over_a_duplicate_name() -> None:
         assert [job.id for _, job in seen.duplicates] == [other]
 
 
-def test_job_of_another_user_with_our_name_is_ignored() -> None:
+def test_slurm_job_of_another_user_with_the_name_of_an_allocation_is_ignored() -> None:
     """Each user of jobs has separate allocations."""
     line = recorded_output("squeue").splitlines()[1]
     parts = line.split(RECORDED)
@@ -119,7 +119,7 @@ def test_job_of_another_user_with_our_name_is_ignored() -> None:
     assert str(seen[1][0]) == str(GRANTED)
 
 
-def test_report_of_a_thousand_nodes_is_fast() -> None:
+def test_report_of_1000_nodes_is_parsed_within_one_second() -> None:
     line = recorded_output("sinfo").splitlines()[0]
     sinfo = "\n".join(line.replace("node1", f"node{n}") for n in range(1000))
     begun = time.thread_time()
@@ -147,7 +147,9 @@ def test_report_of_a_thousand_nodes_is_fast() -> None:
         ("idle+reserved", NodeState.DRAINING, "is reserved"),
     ],
 )
-def test_node_state_is_parsed(text: str, state: NodeState, cause: str | None) -> None:
+def test_slurm_node_state_is_parsed_as_a_node_state_and_its_cause(
+    text: str, state: NodeState, cause: str | None
+) -> None:
     line = NodeLine("n", records.parse_states(text), 1, 0, 1, 0, (), (), "", None)
     assert records.node_state(line) == (state, cause)
 
@@ -162,7 +164,9 @@ def test_node_state_is_parsed(text: str, state: NodeState, cause: str | None) ->
         ("", False),
     ],
 )
-def test_unresponsive_node_is_awaited_until_it_is_down(text: str, awaited: bool) -> None:
+def test_unresponsive_slurm_node_is_awaited_until_slurm_marks_the_node_as_down(
+    text: str, awaited: bool
+) -> None:
     line = NodeLine("n", records.parse_states(text), 1, 0, 1, 0, (), (), "", None)
     assert records.is_awaited(line) is awaited
 
@@ -187,7 +191,9 @@ def test_reserved_node_is_up_for_requests_in_its_reservation() -> None:
         ("", []),
     ],
 )  # fmt: skip
-def test_gres_is_parsed(text: str, seen: list[Gres]) -> None:
+def test_gres_text_of_slurm_is_parsed_into_device_names_types_and_counts(
+    text: str, seen: list[Gres]
+) -> None:
     assert list(records.parse_gres(text)) == seen
 
 
@@ -202,7 +208,7 @@ def test_gres_is_parsed(text: str, seen: list[Gres]) -> None:
         ("N/A", 0),
     ],
 )
-def test_memory_is_parsed(text: str, seen: int) -> None:
+def test_memory_text_of_slurm_is_parsed_into_a_number(text: str, seen: int) -> None:
     assert records.parse_memory(text) == seen
 
 
@@ -216,7 +222,7 @@ def test_memory_is_parsed(text: str, seen: int) -> None:
         ("(null)", []),
     ],
 )
-def test_node_list_is_expanded(text: str, seen: list[str]) -> None:
+def test_compressed_node_list_is_expanded_into_node_names(text: str, seen: list[str]) -> None:
     assert list(records.expand_hosts(text)) == seen
 
 
@@ -226,7 +232,7 @@ def test_invalid_node_list_is_rejected(text: str) -> None:
         records.expand_hosts(text)
 
 
-def test_salloc_arguments_contain_the_request() -> None:
+def test_salloc_arguments_contain_all_fields_of_the_allocation_request() -> None:
     ask = JobRequest(
         "trainshed-lab-1-1-0",
         ("a", "b"),
@@ -262,7 +268,7 @@ def test_step_gets_no_secret_as_argument_or_variable() -> None:
     assert "--export=NONE" in argv and argv[-2:] == ["/tmp/x.errors/name", "python3"]
 
 
-def test_users_slurm_variables_are_removed() -> None:
+def test_slurm_variables_of_the_caller_are_removed_except_slurm_conf() -> None:
     ambient = {"SQUEUE_FORMAT": "%i", "SLURM_JOB_ID": "3", "SLURM_CONF": "/etc/x", "PATH": "/bin"}
     expected = {"SLURM_CONF": "/etc/x", "PATH": "/bin", "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
     assert commands.environment(ambient) == expected
@@ -307,14 +313,14 @@ MACHINES = SlurmSettings(
         (MachineWanted(), "", "", "low"),
     ],
 )
-def test_first_matching_route_of_a_machine_applies(
+def test_first_machines_table_that_matches_a_machine_type_applies(
     machine: MachineWanted, partition: str, account: str, qos: str
 ) -> None:
     route = Routes(MACHINES).of(machine)
     assert (route.partition, route.account, route.qos) == (partition, account, qos)
 
 
-def test_node_accepts_machines_of_its_routes() -> None:
+def test_node_accepts_only_machine_types_that_the_settings_assign_to_the_node() -> None:
     first, second, _ = take_snapshot(settings=MACHINES).report.nodes
     highmem, gpu = MachineWanted("n1-highmem-8"), MachineWanted("n1-standard-4", "NVIDIA_TESLA_T4")
     assert first.node.accepts.allows(highmem) and not second.node.accepts.allows(highmem)
@@ -327,7 +333,7 @@ def test_node_accepts_machines_of_its_routes() -> None:
     assert Routes(MACHINES).partitions is None
 
 
-def test_nodes_without_a_route_are_not_reported() -> None:
+def test_only_nodes_of_the_configured_partition_and_nodes_with_jobs_are_reported() -> None:
     only = SlurmSettings(partition="tiny")
     assert [report.node.name for report in take_snapshot(settings=only).report.nodes] == [
         "node1",

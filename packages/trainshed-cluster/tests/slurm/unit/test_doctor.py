@@ -11,7 +11,7 @@ def config(**more: str) -> dict[str, str]:
     return parse_config((GOLDEN / "scontrol_config.txt").read_text()) | more
 
 
-def test_isolating_configuration_has_good_findings() -> None:
+def test_doctor_reports_no_problem_for_a_slurm_configuration_with_isolation() -> None:
     findings = list(on_nodes(config(), has_gpus=True))
     assert [finding.verdict for finding in findings] == ["good"] * 2
     assert [finding.about for finding in findings] == ["memory on nodes", "GPUs on nodes"]
@@ -27,7 +27,7 @@ def test_isolating_configuration_has_good_findings() -> None:
         ({"proctracktype": "proctrack/linuxproc"}, "ends of steps", "proctrack/cgroup"),
     ],
 )
-def test_missing_isolation_is_reported_with_a_remedy(
+def test_doctor_reports_missing_isolation_with_a_remedy(
     more: dict[str, str], about: str, advice: str
 ) -> None:
     findings = {finding.about: finding for finding in on_nodes(config(**more), has_gpus=True)}
@@ -35,5 +35,5 @@ def test_missing_isolation_is_reported_with_a_remedy(
     assert advice in findings[about].remedy
 
 
-def test_cluster_without_gpus_has_no_gpu_finding() -> None:
+def test_doctor_reports_nothing_about_gpus_on_a_cluster_without_gpus() -> None:
     assert "GPUs on nodes" not in {finding.about for finding in on_nodes(config(), has_gpus=False)}

@@ -50,7 +50,7 @@ def test_job_never_starts_if_its_slurm_reason_describes_a_forbidden_partition() 
     assert [job.never_starts for job in jobs] == [True, False]
 
 
-def test_job_name_cannot_inject_rows() -> None:
+def test_slurm_job_name_cannot_inject_records_into_the_parsed_output() -> None:
     query = list_jobs([0])
     real = ["7", "ours", "RUNNING", "1", "1", "1M", "N/A", "node1", "1", "1001", "None"]
     forged = "\x1f".join(["9", "trainshed-lab-1-1-0", *real[2:9], "0", "None", "\n"])
@@ -60,7 +60,7 @@ def test_job_name_cannot_inject_rows() -> None:
 
 
 @pytest.mark.parametrize("text", ["slurm_load_jobs error", "7\x1fheld\x1fRUNNING\x1f\n"])
-def test_invalid_response_is_rejected(text: str) -> None:
+def test_invalid_output_of_a_slurm_command_is_rejected(text: str) -> None:
     for read in (
         lambda: parse_recorded(list_jobs([0]), text),
         lambda: parse_recorded(list_steps([0]), text),

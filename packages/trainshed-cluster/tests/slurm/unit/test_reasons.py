@@ -36,7 +36,7 @@ from trainshed_cluster.slurm.snapshot import (
         ("SomethingNew", "for another reason"),
     ],
 )
-def test_reason_is_described_in_words(reason: str, words: str | None) -> None:
+def test_slurm_wait_reason_is_described_in_words(reason: str, words: str | None) -> None:
     assert reason_in_words(reason) == words
 
 
@@ -44,7 +44,7 @@ def job(reason: str = "Priority", starts: int | None = None, nodes: int = 1) -> 
     return Job(7, "a", "PENDING", nodes, 1, 1, (), (), starts, 0, reason)
 
 
-def test_delay_contains_slurms_reason_and_estimate() -> None:
+def test_wait_message_contains_the_reason_and_the_start_estimate_of_slurm() -> None:
     assert delay_of(job(), None, 100) == Delay(
         WaitReason.CLUSTER,
         "Slurm has not granted its node yet: other jobs have priority (Priority)",
@@ -109,7 +109,9 @@ def test_queue_position_counts_jobs_in_shared_partitions() -> None:
         ("FAILED", None),
     ],
 )
-def test_allocation_end_cause_follows_its_state(state: str, loss: Cause | None) -> None:
+def test_cause_of_an_allocation_end_is_derived_from_its_slurm_state(
+    state: str, loss: Cause | None
+) -> None:
     ending = cause_of_end(Job(7, "a", state, 1, 1, 1, (), (), 0, 0, "None"))
     assert (ending and ending.loss) == loss
     assert ending is None or ending.why.endswith(f"({state})")

@@ -56,9 +56,11 @@ def run_release(directory: Path, step: int, answers: Sequence[str]) -> list[str]
     ],
     ids=["only step", "until other steps have ended", "while slurmctld is down"],
 )
-def test_last_step_releases_its_allocation(tmp_path: Path, step: int, answers: list[str]) -> None:
+def test_last_slurm_step_of_an_allocation_releases_the_allocation(
+    tmp_path: Path, step: int, answers: list[str]
+) -> None:
     assert run_release(tmp_path, step, answers) == RELEASE_CALLS
 
 
-def test_step_after_the_first_does_not_release(tmp_path: Path) -> None:
+def test_slurm_step_releases_no_allocation_in_which_an_earlier_step_runs(tmp_path: Path) -> None:
     assert run_release(tmp_path, 1, ["12.0\n12.1\n"]) == []

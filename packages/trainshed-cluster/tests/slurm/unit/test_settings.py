@@ -29,7 +29,7 @@ def test_reserved_salloc_arguments_are_rejected(extra: str, text: str) -> None:
     assert parse({"extra": ["--reservation=tests", "--time=60"]}).extra
 
 
-def test_accelerators_need_public_types_and_distinct_gres() -> None:
+def test_accelerator_settings_with_unknown_types_or_duplicate_gres_are_rejected() -> None:
     with pytest.raises(ValueError, match="Did you mean NVIDIA_TESLA_T4"):
         parse({"accelerators": {"nvidia-tesla-t4": "t4"}})
     with pytest.raises(ValueError, match="'t4' is assigned to several"):
@@ -73,13 +73,13 @@ def test_all_wrong_machine_tables_are_reported_at_once() -> None:
         ),
     ],
 )  # fmt: skip
-def test_unreachable_machine_table_is_rejected(machines: list[object], text: str) -> None:
+def test_machines_table_that_can_never_apply_is_rejected(machines: list[object], text: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse({"machines": machines})
     assert text in str(caught.value)
 
 
-def test_missing_command_is_reported(tmp_path: str) -> None:
+def test_missing_slurm_command_is_reported_with_the_setting_to_change(tmp_path: str) -> None:
     with pytest.raises(FileNotFoundError, match=r"\[engines.slurm\] commands"):
         parse({"commands": str(tmp_path)}).command("salloc")
 

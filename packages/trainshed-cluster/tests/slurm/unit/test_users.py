@@ -37,7 +37,7 @@ async def test_jobs_run_as_the_service_user_by_default() -> None:
     assert await paid.owner("speech") == Owner(), "the default applies to projects without an entry"
 
 
-async def test_only_projects_with_a_user_can_run() -> None:
+async def test_jobs_of_projects_without_a_configured_unix_user_are_rejected() -> None:
     users = Users(SlurmSettings(users={"vision": "vision", "own": ME}, accounts={"vision": "v"}))
     assert await users.load() == ()
     assert await users.owner("vision") == Owner("vision", "v")
@@ -52,7 +52,9 @@ async def test_only_projects_with_a_user_can_run() -> None:
     )
 
 
-async def test_two_names_of_one_user_map_to_one_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_names_of_the_same_unix_user_map_to_the_same_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Slurm identifies a job's user only by number."""
     alias = UnixUser("video", VISION.uid, VISION.gid, VISION.home)
     monkeypatch.setattr(users, "look_up", {"vision": VISION, "video": alias}.__getitem__)
@@ -61,7 +63,7 @@ async def test_two_names_of_one_user_map_to_one_owner(monkeypatch: pytest.Monkey
     assert await both.owner("video") == Owner("vision")
 
 
-async def test_missing_user_is_reported() -> None:
+async def test_missing_unix_user_is_reported_with_a_command_to_check() -> None:
     users = Users(SlurmSettings(users={"*": "no-such-user"}))
     assert await users.load() == ("no-such-user",)
     with pytest.raises(ClusterRefused, match="getent passwd no-such-user"):
@@ -70,7 +72,7 @@ async def test_missing_user_is_reported() -> None:
         await users.user_of("no-such-user")
 
 
-def test_user_command_gets_no_service_environment() -> None:
+def test_command_run_as_another_user_gets_no_environment_variables_of_the_service() -> None:
     ambient = {"PATH": "/bin", "LC_ALL": "C", "TRAINSHED_SECRETS_KEY": "x", "HOME": "/root"}
     assert VISION.environment(ambient) == {
         "PATH": "/bin",

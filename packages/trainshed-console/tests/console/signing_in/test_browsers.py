@@ -129,7 +129,9 @@ async def test_authorization_code_is_not_sent_to_another_issuer(
         assert (answer.status, len(issuer.forms)) == (status, int(status == 303))
 
 
-async def test_mix_up_attack_between_issuers_gets_no_code(tmp_path: Path) -> None:
+async def test_mix_up_attack_by_a_malicious_issuer_gets_no_authorization_code(
+    tmp_path: Path,
+) -> None:
     """RFC 9207: a malicious issuer redirects a browser, which started a sign-in there, to an honest
     issuer."""
     with issuing(lambda: NOW) as honest, issuing(lambda: NOW) as malicious:
@@ -153,7 +155,7 @@ async def test_mix_up_attack_between_issuers_gets_no_code(tmp_path: Path) -> Non
         service.close()
 
 
-async def test_iss_parameter_is_required_if_the_issuer_announces_it(
+async def test_iss_parameter_is_required_if_the_issuer_announces_this_parameter(
     service: ConsoleService, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published = issuer.metadata() | {"authorization_response_iss_parameter_supported": True}
@@ -214,7 +216,7 @@ async def test_issuer_groups_grant_roles_and_token_deletion_ends_the_session(
     assert (await browser.get("/jobs?project=p1")).status == 303
 
 
-async def test_userinfo_claims_are_used_only_for_the_same_subject(
+async def test_userinfo_claims_are_used_only_if_their_subject_equals_that_of_the_id_token(
     service: ConsoleService, issuer: ScriptedIssuer
 ) -> None:
     await grant_viewer(service, "group:ml")

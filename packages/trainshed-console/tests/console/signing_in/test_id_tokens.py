@@ -72,7 +72,7 @@ async def test_token_exchange_returns_the_id_token_and_its_expiry(
     assert (await service.call("GET", JOBS, token=token)).status == 200
 
 
-async def test_id_token_is_accepted_by_all_apis_until_it_expires(
+async def test_id_token_is_accepted_by_all_apis_until_its_expiry(
     tmp_path: Path, issuer: ScriptedIssuer
 ) -> None:
     """REST, gRPC and the service's own API accept concurrent requests with the token. The token is not
@@ -188,7 +188,7 @@ async def test_invalid_access_token_is_rejected_with_a_reason(
     await expect_rejection(service, issuer.access_token(NOW, **changes), why)
 
 
-async def test_unauthenticated_clients_are_distinguished_by_network_on_all_ports(
+async def test_unauthenticated_clients_are_distinguished_by_their_network_on_all_ports(
     tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise all unknown clients would share one limit. The bucket process forwards the client's address.
@@ -431,7 +431,7 @@ LINK_LOCAL = "169.254.169.254 2852039166 0xa9fea9fe [fe80::1] [fe80::1%25eth0]"
 
 
 @pytest.mark.parametrize("near", [*NEAR.split(), *LINK_LOCAL.split()])
-async def test_ssrf_remote_issuer_cannot_name_local_addresses(
+async def test_ssrf_by_a_remote_issuer_that_names_local_addresses_is_prevented(
     tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch, near: str
 ) -> None:
     """Server-side request forgery: this includes link-local addresses, where clouds serve machine
@@ -478,7 +478,7 @@ async def test_slow_issuer_response_is_limited_by_a_timeout(
 
 
 @pytest.mark.parametrize("age", [31, 7200])
-async def test_requests_do_not_wait_for_issuer_reads_of_other_users(
+async def test_requests_do_not_wait_for_issuer_keys_that_are_fetched_for_other_users(
     tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch, age: int
 ) -> None:
     """A request waits neither for another issuer, nor for new keys, nor for a refresh of known keys."""

@@ -25,7 +25,7 @@ def test_terminal_colours_become_css_classes(line: str, result: list[tuple[str, 
     assert "".join(output for output, _ in result) == (clean(line) if result else "")
 
 
-def test_other_terminal_sequences_are_removed() -> None:
+def test_terminal_sequences_other_than_colors_are_removed() -> None:
     line = (
         "\x1b[2J\x1b[H\x1b]0;title\x07\x1b]8;;https://evil.example\x1b\\link"
         "\x1b(B\x1b=\x1b[31m\u202ered\x1b[?25l"

@@ -6,7 +6,7 @@ from trainshed_console.pages.searches import Metric, Search, importance, paralle
 from trainshed_console.rendering import render
 
 
-def test_parallel_coordinates_draw_the_best_trial_last() -> None:
+def test_parallel_coordinates_chart_draws_the_best_trial_last() -> None:
     trials = [
         Trial(number=1, parameters={"rate": 0.001, "kind": "sgd"}, value=0.5),
         Trial(number=2, parameters={"rate": 0.1, "kind": "adam"}, value=0.9),

@@ -35,7 +35,9 @@ def test_unresponsive_reducer_host_is_reported_and_retried(monkeypatch: pytest.M
     assert due is not None  # A retry may succeed.
 
 
-def test_rejection_without_a_reason_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_does_not_reconnect_after_a_rejection_without_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """spec/reduction: A retry would fail again."""
 
     def connect(*_: object) -> None:
@@ -52,7 +54,7 @@ def test_rejection_without_a_reason_is_not_retried(monkeypatch: pytest.MonkeyPat
         lane.connect(dial, lambda _: hello, time.monotonic())
 
 
-def test_reno_replaces_cubic_congestion_control() -> None:
+def test_tcp_connection_uses_reno_instead_of_cubic_congestion_control() -> None:
     """spec/reduction#flow-control: A full window uses the link over long distances and after a pause, which
     cubic's slow start prevents. Other configured algorithms remain."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -68,7 +70,7 @@ def test_reno_replaces_cubic_congestion_control() -> None:
                 assert congestion.rstrip(b"\0").decode() == used
 
 
-def test_vanished_host_is_detected_within_half_a_minute() -> None:
+def test_tcp_options_detect_a_vanished_host_within_30_seconds() -> None:
     """spec/reduction#losses: This includes a host that no longer accepts data."""
     options = (
         socket.TCP_KEEPIDLE,
@@ -89,7 +91,7 @@ def test_vanished_host_is_detected_within_half_a_minute() -> None:
     assert limit == 20_000
 
 
-def test_lane_error_contains_the_state_of_the_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_reducer_connection_describes_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """spec/reduction#reports: A reducer that has accepted the worker is connected, even if it has not
     reported the missing ranks."""
     lane = Lane(("10.0.0.2", 2222))
@@ -113,7 +115,7 @@ def test_lane_error_contains_the_state_of_the_lane(monkeypatch: pytest.MonkeyPat
         lane.close()
 
 
-def test_silent_reducer_is_reported_once(tmp_path: Path) -> None:
+def test_unresponsive_reducer_with_several_connections_is_reported_once(tmp_path: Path) -> None:
     """spec/reduction#losses: The timeline shows why a job waits."""
     report = tmp_path / "report"
     first = ("10.0.0.2", 2222)

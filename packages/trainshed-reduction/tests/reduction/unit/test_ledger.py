@@ -55,7 +55,9 @@ class Rank:
 
 
 @given(lanes=st.integers(1, 6), world=st.integers(1, 9))
-def test_ranks_share_lanes_and_rows_but_differ_within_a_row(lanes: int, world: int) -> None:
+def test_each_chunk_is_sent_to_the_same_reducer_and_row_by_all_ranks(
+    lanes: int, world: int
+) -> None:
     """spec/reduction: All ranks send a chunk on the same lane (number of the connection), and the integer
     part of its row is the same on all ranks."""
     for number in range(5 * lanes):
@@ -64,7 +66,7 @@ def test_ranks_share_lanes_and_rows_but_differ_within_a_row(lanes: int, world: i
         assert {int(place.row) for place in places} == {number // lanes}
 
 
-def test_ranks_start_with_different_reducers() -> None:
+def test_each_rank_sends_its_first_chunk_to_a_different_reducer() -> None:
     """spec/reduction: With as many reducers as ranks, no two ranks send to the same reducer at once
     (stagger)."""
     for world in (2, 4, 8):
@@ -73,7 +75,7 @@ def test_ranks_start_with_different_reducers() -> None:
         assert sorted(first) == list(range(world))
 
 
-def test_finished_chunk_is_kept_until_all_ranks_have_it() -> None:
+def test_result_of_a_chunk_is_kept_until_all_ranks_have_received_the_result() -> None:
     """spec/reduction#exactness: After the end of an operation, its result is sent again, even if the user has
     overwritten the memory."""
     rank = Rank(0, 2, 2)
@@ -91,7 +93,7 @@ def test_finished_chunk_is_kept_until_all_ranks_have_it() -> None:
     assert rank.ledger.replay(0, 3) is None, "this rank itself has not got so far"
 
 
-def test_missing_results_are_sent_again_as_input() -> None:
+def test_rank_sends_received_results_and_its_other_input_again_after_a_loss() -> None:
     """spec/reduction#exactness: During an operation, a rank sends its received results, and its input for all
     other chunks."""
     rank = Rank(1, 1, 2)
@@ -104,7 +106,7 @@ def test_missing_results_are_sent_again_as_input() -> None:
     assert {frame.header.rank for frame in again} == {1}
 
 
-def test_copies_are_released_when_all_ranks_have_them() -> None:
+def test_copies_of_results_are_released_when_all_ranks_have_received_the_results() -> None:
     """spec/reduction: The copies use no memory afterwards."""
     rank = Rank(0, 1, 2)
     rank.issue(2 * _CHUNK)
@@ -116,7 +118,7 @@ def test_copies_are_released_when_all_ranks_have_them() -> None:
     assert not rank.ledger.keeps(0)
 
 
-def test_failure_has_no_traceback_of_the_internal_thread() -> None:
+def test_error_of_a_failed_operation_has_no_traceback_of_the_internal_thread() -> None:
     """spec/reduction: The end of a job's log shows the job's error. Frames of the package would hide the
     program's lines."""
 
@@ -148,19 +150,21 @@ _KIB = 1 << 10
         (400, 16 * _KIB, 3 * 400 * 16 * _KIB),
     ],
 )
-def test_credit_is_three_rows_of_chunks(lanes: int, chunk: int, credit: int) -> None:
+def test_flow_control_credit_and_chunk_size_depend_on_the_number_of_connections(
+    lanes: int, chunk: int, credit: int
+) -> None:
     """spec/reduction#flow-control: A row has 320 KiB for every number of lanes (connections to reducers),
     unless chunks would be tiny."""
     assert flow_for(_SETTINGS, lanes) == (chunk, credit)
 
 
-def test_fast_links_get_more_credit_and_larger_chunks() -> None:
+def test_fast_network_links_get_more_flow_control_credit_and_larger_chunks() -> None:
     """spec/reduction: 100 Gbit/s transfer 25 MB in 2 ms."""
     fast = flow_for(_SETTINGS._replace(worker_gbps=100.0, reducer_gbps=32.0), 25)
     assert fast == (256 * _KIB, 25_000_000)
 
 
-def test_settings_and_protocol_limit_chunk_and_credit() -> None:
+def test_settings_and_the_protocol_limit_chunk_size_and_flow_control_credit() -> None:
     """spec/reduction#settings: The settings and the protocol's maximum chunk take precedence."""
     limited = _SETTINGS._replace(chunk_bytes=32 * _KIB, credit_bytes=12345)
     assert flow_for(limited, 4) == (32 * _KIB, 12345)
@@ -168,7 +172,7 @@ def test_settings_and_protocol_limit_chunk_and_credit() -> None:
     assert flow_for(largest, 4).chunk == wire.MAX_CHUNK
 
 
-def test_description_contains_the_possible_speed_up() -> None:
+def test_group_description_contains_reducers_threads_and_the_maximum_speed_up() -> None:
     """spec/reduction#exactness: One line contains reducers, threads and the maximum."""
     eight = tuple((f"r{number}", 1) for number in range(8))
     known = _SETTINGS._replace(reducers=eight, worker_gbps=10.0, reducer_gbps=10.0)

@@ -33,7 +33,7 @@ def test_idle_reducer_is_reported_once(tmp_path: Path) -> None:
     assert "TensorFlow, Horovod and programs that call NCCL themselves" in note["text"]
 
 
-def test_idle_reducer_without_a_service_is_logged() -> None:
+def test_idle_reducer_without_a_report_file_is_logged() -> None:
     """spec/reduction#reports: The reducer has no report file."""
     lines: list[str] = []
     Overview(Reports(None), lines.append, 0.0).check_idle(IDLE_SECONDS)

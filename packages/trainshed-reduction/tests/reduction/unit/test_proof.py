@@ -17,7 +17,7 @@ HELLO = Hello(proof.group_digest("group"), 3, 2, 4, 0, 17)
 ACCEPT = Accept(2)
 
 
-def test_proof_covers_every_byte_of_its_message() -> None:
+def test_change_of_any_byte_of_a_signed_message_makes_its_proof_invalid() -> None:
     """spec/reduction#losses: A proof is invalid for another rank, generation or version."""
     hello = proof.sign(TOKEN, HELLO, CHALLENGE)
     for at in range(len(hello)):
@@ -36,14 +36,14 @@ def test_replayed_proof_is_rejected() -> None:
     assert proof.read_signed(TOKEN, Accept, accept, CHALLENGE + same) is None
 
 
-def test_proof_of_another_token_or_side_is_rejected() -> None:
+def test_proof_with_another_token_or_for_another_message_type_is_rejected() -> None:
     """spec/reduction#security: A worker's proof is not valid as a reducer's."""
     hello = proof.sign(TOKEN, HELLO, CHALLENGE)
     assert proof.read_signed(b"another", Hello, hello, CHALLENGE) is None
     assert proof.read_signed(TOKEN, Accept, hello, CHALLENGE) is None
 
 
-def test_other_protocol_version_is_reported_with_a_remedy() -> None:
+def test_different_protocol_version_of_a_peer_is_reported_with_a_remedy() -> None:
     """spec/reduction: The version is checked first."""
     former = (wire.VERSION - 1).to_bytes(2, "little") + bytes(134)
     with pytest.raises(wire.Malformed, match="Install the same trainshed_reduction on both"):
@@ -56,7 +56,7 @@ def test_empty_token_is_rejected() -> None:
         proof.sign(b"", HELLO, CHALLENGE)
 
 
-def test_long_text_is_cut_between_characters() -> None:
+def test_too_long_error_text_is_cut_between_characters() -> None:
     """spec/reduction: Frames are limited, and the rest stays readable."""
     frame = proof.text_frame(Kind.ERROR, "a" + "ü" * wire.MAX_TEXT)
     text = frame[wire.HEADER.size :]

@@ -151,7 +151,7 @@ def test_lost_connection_restarts_the_group() -> None:
     }
 
 
-def test_reconnected_rank_counts_once() -> None:
+def test_rank_that_connects_twice_counts_once_and_loses_its_first_connection() -> None:
     """spec/reduction#losses: The rank's earlier connection was lost without notice."""
     desk = RecordedSessions()
     earlier = desk.join(0)
@@ -188,7 +188,7 @@ def test_worker_of_an_older_group_generation_is_rejected() -> None:
         desk.join(1, generation=3)
 
 
-def test_newer_group_generation_replaces_the_older_one() -> None:
+def test_newer_generation_of_a_group_replaces_the_older_generation() -> None:
     """spec/reduction#losses: The reducer does not restart, and no chunk of the older generation remains."""
     desk = RecordedSessions()
     old = desk.group(2)
@@ -245,7 +245,7 @@ def test_worker_with_another_group_size_is_rejected() -> None:
         ),
     ],
 )
-def test_mismatched_operations_fail_immediately_with_their_ranks(
+def test_mismatched_operations_of_ranks_fail_immediately_with_an_error_for_all_ranks(
     mine: dict[str, Any], text: str
 ) -> None:
     """spec/reduction: All ranks get the error about mismatched sizes or types."""
@@ -269,7 +269,7 @@ def test_average_of_integers_is_rejected() -> None:
     assert desk.dismissed == dict.fromkeys(members, text)
 
 
-def test_failure_of_a_worker_reaches_all_ranks() -> None:
+def test_error_of_a_failed_worker_is_sent_to_all_ranks() -> None:
     """spec/reduction#reports: The failure's reason is sent to every rank, without control characters."""
     desk = RecordedSessions()
     members = desk.group(2)
@@ -309,7 +309,7 @@ def test_group_name_is_reusable_after_all_ranks_have_left() -> None:
 # ---- waits
 
 
-def test_waiting_worker_receives_the_missing_ranks() -> None:
+def test_waiting_worker_receives_a_list_of_the_missing_ranks() -> None:
     """spec/reduction: Every wait reports the missing ranks."""
     desk = RecordedSessions()
     members = desk.group(4)
