@@ -78,7 +78,7 @@ async def test_usage_returns_the_requested_number_of_newest_points(service: ApiS
     assert await points("?points=0") == []
     assert await points("?points=2000") == list(range(1, 100))
     refused = await service.call("GET", USAGE + "?points=2001")
-    assert (refused.status, "At most 2000" in json.dumps(refused.error)) == (400, True)
+    assert (refused.status, "Use 0 to 2000." in json.dumps(refused.error)) == (400, True)
 
 
 async def test_usage_is_reported_per_gpu(service: ApiService) -> None:

@@ -222,7 +222,7 @@ async def test_shell_ticket_is_valid_for_a_single_use_within_one_minute(
     for token in (used, late, "guessed", ""):
         async with connect(service.app) as socket:
             socket.send_text(token=token)
-            assert "ticket" in (await socket.next())["error"]
+            assert "token of this shell" in (await socket.next())["error"]
             assert await socket.next() is None
             assert socket.close_code == 1008
     assert len(service.shells.opened) == 1

@@ -193,7 +193,7 @@ async def test_autopsies_are_measured_one_by_one_and_autopsy_shells_are_limited_
     await harness.restart()
     assert all([(await measured_autopsy(harness, uid)).size for uid in uids])
     terminals = [await open_shell(harness, uid) for uid in (*[uids[0]] * MAX_SHELLS, uids[1])]
-    with pytest.raises(TerminalRefused, match="it has 8 open shells"):
+    with pytest.raises(TerminalRefused, match="already has 8 open shells"):
         await open_shell(harness, uids[0])
     for terminal in terminals:
         terminal.close()

@@ -402,7 +402,7 @@ async def test_failed_agent_start_is_reported_with_the_node_and_the_cause(
         await cluster.start_agent(allocation, "node1", ["no-such-python"], b"")
     with pytest.raises(ClusterUnavailable, match="node2"):
         await cluster.start_agent(allocation, "node2", python("pass"), b"")
-    with pytest.raises(ClusterUnavailable, match=f"exit code 1.*errors/{allocation.name} there"):
+    with pytest.raises(ClusterUnavailable, match=f"exit code 1.*errors/{allocation.name} contains"):
         await cluster.start_agent(allocation, "node1", python("sys.exit("), b"x" * 300_000)
     with pytest.raises(ClusterUnavailable):
         await cluster.start_agent(allocation, "node1", python("import no_such_module"), b"x\n")
