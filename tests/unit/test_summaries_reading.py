@@ -227,7 +227,7 @@ def test_links_and_special_files_are_not_read_as_event_files(
         assert StoredReader(LocalDirectory(tmp_path, ("jobs", job))).read() == []
 
 
-def test_event_files_below_the_depth_limit_are_not_read(
+def test_event_files_deeper_than_the_depth_limit_are_not_read(
     tmp_path: Path, reader: StoredReader, clock: TickingClock
 ) -> None:
     for name, depth in (("d", 20), ("e", 21)):

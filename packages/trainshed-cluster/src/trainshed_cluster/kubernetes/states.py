@@ -137,7 +137,7 @@ def _unlisted_node(name: str) -> NodeReport:
 def node_state(node: ClusterNode) -> tuple[NodeState, str | None, bool]:
     """Return a node's state, the reason why it is not UP, and whether programs may still run there although
     it is GONE. A silent node may only be disconnected. The service then waits until the node's agents have
-    been silent for a whole lease (a setting, in seconds)."""
+    been silent for the number of seconds in the setting `lease`."""
     if any(taint.key == OUT_OF_SERVICE for taint in node.taints):
         return NodeState.GONE, "an operator marked it as off (taint out-of-service)", False
     ready = next(

@@ -24,7 +24,7 @@ _MAX_BUFFER: Final = 512 << 10
 
 
 class ChannelClosed(ConnectionError):
-    """The conversation has ended. The exception's message and cause contain the reason."""
+    """The channel's connection has ended. The exception's message and cause contain the reason."""
 
 
 class MessageTooLong(ValueError):
@@ -32,8 +32,9 @@ class MessageTooLong(ValueError):
 
 
 class Channel(Generic[Sent, Received]):
-    """One side of the conversation. It belongs to one event loop. Only one task may receive. Any task may
-    send, and messages arrive in the order of their `send` calls."""
+    """One side of the conversation, the connection for messages between an agent and the service. A channel
+    belongs to one event loop. Only one task may receive. Any task may send, and messages arrive in the order
+    of their `send` calls."""
 
     def __init__(self, streams: Streams, received: Any, peer: str = "") -> None:
         """Wrap a connection.

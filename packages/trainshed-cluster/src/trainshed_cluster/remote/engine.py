@@ -248,7 +248,7 @@ class RemoteEngine(NoTerminals):
         if live := [str(slot.replica) for slot in gang.live_slots()]:
             raise EngineUnavailable(
                 f"{', '.join(live)} of job {gang.record.job_uid} still run; stop the attempt and "
-                "wait for their end"
+                "wait until they end"
             )
         await self._slots.stop_preparing(gang)
         async with self._attempts.lock(gang.key):

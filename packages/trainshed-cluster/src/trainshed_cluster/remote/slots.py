@@ -116,7 +116,7 @@ class SlotAllocator:
         movers = {request.replica for request in moving}
         if live := [str(slot.replica) for slot in gang.live_slots() if slot.replica in movers]:
             raise EngineUnavailable(
-                f"{', '.join(live)} are still running; stop them and wait for their end"
+                f"{', '.join(live)} are still running; stop them and wait until they end"
             )
         await self.stop_preparing(gang)
         before = gang.record

@@ -43,7 +43,7 @@ def test_partition_time_limit_is_parsed() -> None:
     assert limits == {"short": 600, "week": week, "": week}
 
 
-def test_job_never_starts_if_its_slurm_reason_describes_a_forbidden_partition() -> None:
+def test_job_never_starts_if_slurm_reports_that_its_user_may_not_use_the_partition() -> None:
     """Since 24.11, Slurm accepts jobs for partitions that their users may not use, and never starts them."""
     text = "uid 61001 not in group permitted to use this partition (hi). groups allowed: lab-bob"
     jobs = parse_recorded(list_jobs([0]), answer("24.11", "jobs").replace("Resources", text))

@@ -58,7 +58,7 @@ async def test_authorization_code_is_bound_to_the_pkce_verifier(
     assert begun["code_challenge_method"] == "S256"
 
 
-async def test_login_csrf_by_a_forwarded_callback_requires_confirmation(
+async def test_sign_in_callback_from_another_browser_requires_confirmation(
     service: ConsoleService, issuer: ScriptedIssuer
 ) -> None:
     """Login CSRF: an attacker signs a victim's browser in as the attacker, and sees the victim's later

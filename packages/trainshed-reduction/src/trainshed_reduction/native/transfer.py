@@ -20,8 +20,8 @@ Event = Union[Result, Message, Lost]
 
 class Frame(NamedTuple):
     """A chunk to send. It contains the rank's input (DATA) or a result (FINAL). `target`: the memory for the
-    chunk's result; None = the result has already arrived, and the reducer does not send it again. `row`:
-    frames with lower rows are sent first (`client.ledger.place_of`)."""
+    chunk's result; None = the result has already arrived, and the reducer does not send it again. `row`: sort
+    key of frames on different lanes; the lowest is sent first (`client.ledger.place_of`)."""
 
     header: Header
     payload: memoryview
@@ -43,9 +43,11 @@ class NativeTransfer:
     """Transfers the chunks and results of one rank on its lanes (connections to threads of reducers). Only
     `wake` is thread-safe.
 
-    On a lane, frames are sent in the order of the `push` calls. Frames of different lanes are sent in the
-    order of `row`. The *credit* limits the bytes in flight, which are the bytes of chunks whose results have
-    not arrived. A lane without chunks in flight may exceed the credit by one chunk. Otherwise ranks whose
+    On a lane, frames are sent in the order of the `push` calls. If several lanes can send, the frame with the
+    lowest `Frame.row` is sent first.
+
+    A chunk is in flight from its sending until its result has arrived. The *credit* is the maximum number of
+    bytes in flight. A lane without chunks in flight may exceed the credit by one chunk. Otherwise ranks whose
     credit is used up on different lanes would wait for each other.
 
     A result is copied to its target only when the whole result has arrived. Therefore a broken connection

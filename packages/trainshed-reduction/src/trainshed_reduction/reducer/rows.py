@@ -25,9 +25,10 @@ class MemberState(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The progress of a group. `head`: the oldest position for which a chunk is missing. `operation`,
-    `ordinal`: numbers of the operation of the last finished chunk; -1 = no chunk is finished.
-    `partial_count`: number of positions for which some ranks have sent chunks, but not all."""
+    """The progress of a group. `head`: the oldest position for which a chunk is missing. `operation`: number,
+    from 0, of the latest operation with a finished chunk; -1 = no chunk is finished. `ordinal`: number of the
+    same operation in messages to users, from 1. `partial_count`: number of positions for which some ranks
+    have sent chunks, but not all."""
 
     head: int
     operation: int

@@ -78,8 +78,9 @@ def list_page(
 def with_noncurrent(
     walk: Walk, prefix: bytes, next_removed: Callable[[bytes], bytes | None]
 ) -> Iterator[str]:
-    """Merge the names of a walk with names that have only noncurrent generations, in one order.
-    `next_removed`: returns the first name from a floor on that may have noncurrent generations."""
+    """Yield the names of all objects with the prefix that have a live or a noncurrent generation, in byte
+    order. `walk`: yields the objects with a live generation. `next_removed`: accepts a name, and returns the
+    first name that may have noncurrent generations, starting at the accepted name."""
     live = (entry.name.encode() for entry in walk)
     first = next(live, None)
     floor = walk.floor

@@ -477,7 +477,8 @@ class Controller:
         await self._advance(tracked, mailbox.events)
 
     async def _advance(self, tracked: _Tracked, events: list[Event]) -> None:
-        """Commit the results of the events, then act on the stored job."""
+        """Commit the results of the events. Then schedule the job, set its alarms, and execute its
+        instructions."""
         live = tracked.live
         job, entries = self._steps.advance(live, events)
         if job.state.is_final and self._curves is not None:
@@ -516,7 +517,7 @@ class Controller:
             self.wake(made)
 
     def _act_on_state(self, tracked: _Tracked) -> None:
-        """Act on the stored job: schedule it, set its alarms, and execute its instructions."""
+        """Schedule the stored job, set its alarms, and execute its instructions."""
         job = tracked.live.job
         if self._curves is not None:
             self._curves.follow(job)

@@ -70,8 +70,8 @@ _LATEST: Final = 2**63 - 1
 class CurveSeries(Struct, frozen=True):
     """The curve of a job's values with one tag in one directory."""
 
-    #: The key of the series' points. The points of all series of a job are in one file, whose name is the
-    #: job's uid.
+    #: ID of the series in the file of its points. Each job has one such file for all of its series, with the
+    #: job's uid as its name.
     uid: int
     #: The directory below the job's log directory. "" is the log directory itself.
     run: str

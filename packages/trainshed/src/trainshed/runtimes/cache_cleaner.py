@@ -145,7 +145,8 @@ def limit_size(cache: Path, installer: Installer, most: Bytes, now: Nanos) -> li
 def _unlink(path: Path, root: Path) -> bool:
     path.unlink(missing_ok=True)
     if path.parent != root:
-        # Keep the directory if it also contains the same content under another name. `rmdir` then fails.
+        # The directory may also contain the same content under another name. Then `rmdir` fails, and the
+        # directory remains.
         with suppress(OSError):
             path.parent.rmdir()
     return True

@@ -104,7 +104,8 @@ class Interpreters:
         return max(fitting, key=lambda interpreter: interpreter.version, default=None)
 
     def search(self) -> tuple[Interpreter, ...]:
-        """Search the machine for interpreters once, and return them. Blocks while it runs interpreters."""
+        """Return all interpreters of the machine. The first call searches for them, and runs each of them to
+        read its properties. Blocks during the search."""
         with self._lock:
             if self._all is None:
                 interpreters = {self._own.executable: self._own}

@@ -81,8 +81,9 @@ def derive_prefix(root: Path, base: Prefix, interpreter: Interpreter) -> Prefix:
     prefix.executable.hardlink_to(base.executable)
     for renamed in base.root.glob("lib/python3*/dist-packages"):
         _link(prefix.root / renamed.relative_to(base.root), prefix.site)
-    # Python ignores path files in a directory that another path file adds. `addsitedir` reads them as files
-    # of that directory, in which namespace packages then search for their parts.
+    # A path file (`.pth`) of the new prefix adds `base.site` to the module search path. Python then ignores
+    # the path files in `base.site`, so `addsitedir` reads them. `addsitedir` also passes them the directory
+    # `base.site`, in which the path files of namespace packages search for the packages' parts.
     lines = [str(base.site), f"import site; site.addsitedir({str(base.site)!r})"]
     (prefix.site / _PTH_OF_BASE).write_text("".join(line + "\n" for line in lines))
     return prefix

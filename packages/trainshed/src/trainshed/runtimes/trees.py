@@ -99,7 +99,7 @@ def _readable(mode: int) -> int:
 
 
 def freeze(directory: Path) -> None:
-    """Protect one directory like `protect`, without its content."""
+    """Make a directory itself read-only, and readable to all users. Its content is not changed."""
     directory.chmod(stat.S_IMODE(_readable(directory.stat().st_mode & ~_WRITE)))
 
 

@@ -161,7 +161,8 @@ class ResourceRequest:
         #: tuple.
         self.in_order = _in_order(kinds)
         self.amounts = _amounts(kinds)
-        #: The version of the nodes, and the result of `fitting.assess` for it.
+        #: A version of the nodes, and the two values that `fitting.assess` returned for it: resources that no
+        #: node can provide (None = none), and whether empty READY nodes could run the gang.
         self.feasibility: tuple[int, str | None, bool] = (-1, None, True)
 
 

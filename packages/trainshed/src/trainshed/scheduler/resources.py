@@ -229,10 +229,11 @@ class NodeResources:
         self._vectors[node] = vector
 
     def best(self, kind: Kind) -> str | None:
-        """Return the node on which a replica leaves the fewest resources, or None if it fits on no node.
+        """Return the best node for a replica, or None if the replica fits on no node.
 
-        Nodes with fewer types of accelerators come first, so that replicas without accelerators do not use
-        nodes with accelerators. Of equal nodes, nodes that accept the fewest types of machines come first.
+        The best node has the fewest types of accelerators, so that replicas without accelerators do not use
+        nodes with accelerators. Of equal nodes, it accepts the fewest machine types. Of the remaining nodes,
+        it has the fewest free resources.
         """
         for candidate in sorted(filter(kind.suits, self._classes), key=attrgetter("worth")):
             node = self._classes[candidate].best(kind.vector(candidate))

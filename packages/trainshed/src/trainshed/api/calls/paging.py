@@ -190,7 +190,8 @@ def _digest(question: tuple[str, ...]) -> bytes:
 
 
 class Scan(Generic[T]):
-    """Applies the filter of one request, with a limited computing time."""
+    """Applies the filter of one request. The filter may use at most `seconds` of processor time (default:
+    `SCAN_SECONDS`)."""
 
     def __init__(self, passes: Callable[[T], bool], *, seconds: float | None = None) -> None:
         self._passes = passes

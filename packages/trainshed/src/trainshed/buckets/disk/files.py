@@ -178,9 +178,10 @@ class ObjectFiles:
                 make_directory(parent, SHADOW_DIR)
                 with directory(parent, (SHADOW_DIR,)) as shadow:
                     if not self._rename(staged, shadow, place.leaf, exclusive=exclusive):
+                        path = "/".join((*place.dirs, SHADOW_DIR, place.leaf))
                         raise Conflict(
-                            "The object was not written, because a directory has the name of its file. "
-                            "Delete the directory through /gcs."
+                            "The object was not written, because a program created a directory at the path "
+                            f"of its file. Delete the directory in a job: rm -r '/gcs/BUCKET/{path}'"
                         )
         except FileNotFoundError:
             if not staged.path.exists():

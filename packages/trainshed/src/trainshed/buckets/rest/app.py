@@ -77,8 +77,9 @@ class BucketsApp:
     def __init__(
         self, store: ObjectStore, authenticator: Authenticator, *, hosts: Hosts, metadata: Metadata
     ) -> None:
-        """`authenticator`: identifies callers at the TCP port. `hosts`: the host names that requests may use
-        (DNS rebinding). `metadata`: the metadata endpoint of programs."""
+        """`authenticator`: identifies callers at the TCP port. `hosts`: the host names that requests may use.
+        Requests with other names are rejected, to prevent DNS rebinding. `metadata`: the metadata endpoint of
+        programs."""
         self._store = store
         self._sessions = UploadSessions(store)
         self._authenticator = authenticator

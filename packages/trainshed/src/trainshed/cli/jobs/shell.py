@@ -345,8 +345,8 @@ def _copy(client: Client, uid: str, which: Mapping[str, Any], target: Path) -> i
         unpacking = subprocess.Popen(words, stdin=subprocess.PIPE, umask=0o077)
     except OSError as failure:
         raise click.ClickException(
-            f"Nothing was copied: {failure}. Specify a directory that does not exist, and install tar if "
-            "it is missing."
+            f"Nothing was copied to {target}: {failure}. Pass a new directory to --copy. If the command tar "
+            "is missing on this machine, install it."
         ) from None
     assert unpacking.stdin is not None
     with unpacking, unpacking.stdin as packed, Path(os.devnull).open() as nothing:

@@ -32,7 +32,7 @@ from trainshed.core.lifecycle.states import (
 from trainshed.core.lifecycle.transition import Transition
 from trainshed.core.units import Nanos
 
-_EXPIRED_OFTEN = 2
+_TIME_LIMIT_WARNING_COUNT = 2
 """After this number of ends at a cluster's time limit, the user receives a warning, because the program may
 have made no progress."""
 _NOTHING_RUNS = (AttemptState.WAITING, AttemptState.PREPARING)
@@ -90,7 +90,7 @@ def judge_end(
         settle(transition)
         return
     transition.record(timeline.verdict(transition.job, evidence, verdict, transition.now, drill))
-    if evidence.cause is Cause.ALLOCATION_EXPIRED and verdict.count == _EXPIRED_OFTEN:
+    if evidence.cause is Cause.ALLOCATION_EXPIRED and verdict.count == _TIME_LIMIT_WARNING_COUNT:
         _warn_of_time_limit(transition, evidence, verdict)
     match verdict.effect:
         case Effect.REPLICA_DONE:
@@ -108,11 +108,11 @@ def judge_end(
 
 
 def _warn_of_time_limit(transition: Transition, evidence: Evidence, verdict: Verdict) -> None:
-    """Record a warning when the first replica of a gang has ended `_EXPIRED_OFTEN` times at a time limit of
-    the cluster, because its program may never finish within the limit. The gang's other replicas end at the
-    same time and cause no second warning."""
+    """Record a warning that a program may never finish within the cluster's time limit. The caller calls this
+    when a replica has ended `_TIME_LIMIT_WARNING_COUNT` times at the limit. Only one replica of a gang causes
+    the warning, because all of them end at the same time."""
     name, replicas = verdict.rule.name, transition.job.replicas
-    if all(count(replica.restarts, name) < _EXPIRED_OFTEN for replica in replicas):
+    if all(count(replica.restarts, name) < _TIME_LIMIT_WARNING_COUNT for replica in replicas):
         ran = max(
             (transition.now - r.started for r in replicas if r.id == evidence.replica), default=0
         )

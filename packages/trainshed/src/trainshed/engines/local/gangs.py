@@ -131,7 +131,7 @@ class Gangs:
             requests,
             taken,
             self._probe.shares,
-            resolves=self._probe.is_named,
+            resolves=self._probe.can_resolve_peers,
             kept=self._kept if self._probe.host.level == protocol.LEVEL_OWN else None,
             shared=self._address,
         )
@@ -156,7 +156,7 @@ class Gangs:
             str(request.replica) for slot_handle, request in moving.items() if slot_handle.is_live
         ]:
             raise EngineUnavailable(
-                f"{', '.join(live)} still run on their current node; stop them and wait for their end"
+                f"{', '.join(live)} still run on their current node; stop them and wait until they end"
             )
         stay = [
             slot_handle.slot for slot_handle in self.slot_handles() if slot_handle not in moving
@@ -184,7 +184,7 @@ class Gangs:
         gang = self.of(job_uid, attempt)
         if live := [str(replica) for replica, slot_handle in gang.items() if slot_handle.is_live]:
             raise EngineUnavailable(
-                f"{', '.join(live)} of job {job_uid} still run; stop the attempt and wait for their end"
+                f"{', '.join(live)} of job {job_uid} still run; stop the attempt and wait until they end"
             )
         self._gangs.pop((job_uid, attempt), None)
         self._layout.discard(job_uid, attempt)

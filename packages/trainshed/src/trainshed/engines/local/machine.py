@@ -63,7 +63,7 @@ class HostProbe:
         return self._host
 
     @property
-    def is_named(self) -> bool:
+    def can_resolve_peers(self) -> bool:
         """Whether programs can resolve the hostnames of their peers."""
         return self.host.has_namespaces or self.machine_hosts is not None
 
@@ -97,7 +97,7 @@ class HostProbe:
         host = self.host
         return Capabilities(
             process_namespace=host.has_namespaces,
-            stable_hostname=self.is_named,
+            stable_hostname=self.can_resolve_peers,
             memory_limit="kernel" if "memory" in host.bases else "polling",
             isolation=host.level,
             not_stronger=tuple(self._refused.items()),

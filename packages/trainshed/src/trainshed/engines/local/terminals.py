@@ -18,7 +18,7 @@ from trainshed.replica.supervisor.clients import connect
 from trainshed.replica.system import unix_sockets
 
 _ORDER_TIMEOUT = 10.0
-"""Timeout in seconds for the response to an order."""
+"""Timeout in seconds for the shim's response to a request for a shell."""
 _STATUS_TIMEOUT = 2.0
 """Timeout in seconds for a shell's exit status, after the end of its streams."""
 _CHUNK = 1 << 16
@@ -219,8 +219,8 @@ async def open_in(
 
 
 async def receive_handle(connection: socket.socket) -> int:
-    """Wait for the shim's response to an order, and return the file descriptor in it. If there is none, close
-    the connection and raise TerminalRefused."""
+    """Wait for the shim's response to a request for a shell, and return its file descriptor. If the response
+    contains no file descriptor, close the connection and raise TerminalRefused."""
     connection.setblocking(False)
     handles: list[int] = []
     try:

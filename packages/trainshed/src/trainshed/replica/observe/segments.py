@@ -159,8 +159,9 @@ class Segments:
         self._file.close()
 
     def seal(self) -> tuple[int, str]:
-        """Close the log for the last time. All lines are durable, unless `flush` or `sync` returned False.
-        Returns the number of lines and the last output (at most 8 KiB, with "…" where it was shortened)."""
+        """Sync and close the log after its last line. If all calls of `flush` and `sync` returned True, all
+        lines are then durable. Return the number of lines and the last output (at most 8 KiB, with "…" where
+        it was shortened)."""
         self.sync()
         self._file.close()
         tail = "\n".join(self._tail).encode("utf-8")

@@ -64,7 +64,8 @@ def append(lock: int, entry: dict[str, Any]) -> None:
 
 
 class Entries:
-    """The content of a replica's journal, its file of starts and attempt records, at one moment."""
+    """The entries of a replica's journal at one moment: starts of runs, control groups, notes and attempt
+    records."""
 
     def __init__(self, slot: str) -> None:
         """Read the journal in a replica's directory. A directory without a journal has never been used."""

@@ -209,7 +209,7 @@ class Shim:
         except OSError:
             return  # The main process was killed, which `_receive_main` will detect.
         self._started = at
-        # The program runs from here on, even if the shim has not opened its output yet.
+        # The program may already run. Its output remains in the pipes until the shim reads it.
         for handle, stream in self._outputs:
             self.transcript.open(handle, stream)
         self._shells = shells.Shells(

@@ -223,8 +223,8 @@ _ACCESS = load_statements("access.sql")
 
 
 class Access(Port):
-    """Stores the access book. Every write is durable when its call returns. If a call raises an error,
-    nothing was changed."""
+    """Stores the access book: tokens, roles, projects, service accounts and their keys. Every write is
+    durable when its call returns. If a call raises an error, nothing was changed."""
 
     def load(self) -> tuple[Documents, Mapping[str, Nanos]]:
         """Return all entries, and the last-use time of each token by its digest. Blocks."""
