@@ -250,11 +250,7 @@ def run(part: Part, options: argparse.Namespace) -> tuple[Section, bool]:
         say(f"SKIPPED: {lost}")
         return Section(part.name, ours, part.floor, (), load, lost), True
     say(f"{part.name}: {time.monotonic() - begun:.0f} s")
-    lost = (
-        ""
-        if rows
-        else f"{part.name} could not be measured here. The notes above contain the reason."
-    )
+    lost = "" if rows else f"{part.name} could not be measured here. The notes above contain the reason."
     return Section(part.name, ours, part.floor, rows, load, lost), False
 
 

@@ -85,11 +85,7 @@ def _rows(place: Place, rounds: int) -> list[Row]:
             )
         )
         rows.append(
-            medians(
-                "warm: repeated job → first line, against the environment's own Python, p50",
-                again,
-                bare,
-            )
+            medians("warm: repeated job → first line, against the environment's own Python, p50", again, bare)
         )
         added = median(again) - median(own)
         rows.append(
@@ -115,9 +111,7 @@ def _rows(place: Place, rounds: int) -> list[Row]:
             podman.run("rmi", "--force", _IMAGE)
         rows.append(
             medians(
-                "warm: repeated job → first line, against `podman run` of an image, p50",
-                again,
-                contained,
+                "warm: repeated job → first line, against `podman run` of an image, p50", again, contained
             )
         )
     return rows
@@ -204,9 +198,7 @@ def by_hand(python: str) -> float:
 
 def _first_statement(python: str) -> int:
     """Run the job's program; return the time of its first statement in ns."""
-    process = subprocess.run(
-        [python, "-m", "trainer.task"], stdout=subprocess.PIPE, text=True, check=True
-    )
+    process = subprocess.run([python, "-m", "trainer.task"], stdout=subprocess.PIPE, text=True, check=True)
     return int(process.stdout.split()[0])
 
 
@@ -250,10 +242,7 @@ def _root_file_system(directory: Path) -> Path:
     program = Path(shutil.which("date") or "/bin/date").resolve()
     listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False)
     needed = [word for word in listed.stdout.split() if word.startswith("/")]
-    for source, target in (
-        (str(program), "/bin/date"),
-        *((library, library) for library in needed),
-    ):
+    for source, target in ((str(program), "/bin/date"), *((library, library) for library in needed)):
         place = directory / target.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, place)

@@ -62,9 +62,7 @@ class _Side:
         return self.draws.randint(1, self.finished)
 
     async def a_queued(self) -> LiveJob[Work]:
-        live = await self.store.ledger.load(
-            JobUid(self.finished + self.draws.randint(1, self.queued))
-        )
+        live = await self.store.ledger.load(JobUid(self.finished + self.draws.randint(1, self.queued)))
         assert live is not None
         return live
 
@@ -140,8 +138,7 @@ async def _measure(
             side.store.close()
     short, long = sides
     return {
-        what: Comparison(_percentiles(short.spans[what]), _percentiles(long.spans[what]))
-        for what in CALLS
+        what: Comparison(_percentiles(short.spans[what]), _percentiles(long.spans[what])) for what in CALLS
     }
 
 
@@ -186,9 +183,7 @@ async def _measure_arrival(side: _Side) -> float:
     return side.passes.measure_arrival()
 
 
-def _page(
-    *, project: bool, location: bool, in_the_middle: bool
-) -> Callable[[_Side], Awaitable[float]]:
+def _page(*, project: bool, location: bool, in_the_middle: bool) -> Callable[[_Side], Awaitable[float]]:
     async def call(side: _Side) -> float:
         query = JobQuery(
             side.draws.choice(PROJECTS) if project else "",
@@ -240,8 +235,6 @@ def rows(compared: dict[str, Comparison]) -> list[Row]:
     """Return two rows of the report per call. The floor column contains the time with the short history."""
     made: list[Row] = []
     for what, comparison in compared.items():
-        for word, short, long in zip(
-            ("p50", "p99"), comparison.short, comparison.long, strict=True
-        ):
+        for word, short, long in zip(("p50", "p99"), comparison.short, comparison.long, strict=True):
             made.append(beside(f"{what}, {word}", long, short, LIMIT, digits=3))
     return made

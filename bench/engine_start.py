@@ -56,9 +56,7 @@ async def start_replicas(engine: LocalEngine, data: Path, uid: JobUid, count: in
         )
         for slot in slots
     ]  # fmt: skip
-    logs = [
-        data / "logs" / str(uid) / "1" / str(replica) / "000000000000.jsonl" for replica in replicas
-    ]
+    logs = [data / "logs" / str(uid) / "1" / str(replica) / "000000000000.jsonl" for replica in replicas]
     begin = time.perf_counter()
     await engine.launch(plans)
     waiting = set(logs)
@@ -86,9 +84,7 @@ async def main(rounds: int, data: Path, zygote: ZygoteHandle) -> None:
             floor.append(bare(count))
             ours.append(await start_replicas(engine, data, JobUid(next(uids)), count))
         a, b = statistics.median(floor), statistics.median(ours)
-        print(
-            f"{count} replica(s): bare {a:.1f} ms, launched {b:.1f} ms: +{b - a:.1f} ms, x{b / a:.2f}"
-        )
+        print(f"{count} replica(s): bare {a:.1f} ms, launched {b:.1f} ms: +{b - a:.1f} ms, x{b / a:.2f}")
     await engine.close()
 
 
@@ -100,6 +96,4 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
         asyncio.run(main(arguments.rounds, Path(directory), zygote))
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    print(
-        f"the engine's process has taken {usage.ru_utime + usage.ru_stime:.2f} s of processor time"
-    )
+    print(f"the engine's process has taken {usage.ru_utime + usage.ru_stime:.2f} s of processor time")

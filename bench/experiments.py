@@ -55,9 +55,7 @@ def _points(service: Service, board: str, directory: str) -> Row:
     curves = [(run, _curve(connection, run, "loss")) for run in runs]
     processes = multiprocessing.get_context("spawn")
     barrier = processes.Barrier(WRITERS)
-    with ProcessPoolExecutor(
-        WRITERS, mp_context=processes, initializer=_keep, initargs=(barrier,)
-    ) as pool:
+    with ProcessPoolExecutor(WRITERS, mp_context=processes, initializer=_keep, initargs=(barrier,)) as pool:
         writes = [
             pool.submit(write, service.extra["grpc"], service.token, run, curve, POINTS // WRITERS)
             for run, curve in curves
@@ -103,12 +101,7 @@ def append(directory: str) -> float:
         for request in ready:
             for data in kind.FromString(request).time_series_data:
                 for point in data.values:
-                    _ = (
-                        point.step,
-                        point.wall_time.seconds,
-                        point.wall_time.nanos,
-                        point.scalar.value,
-                    )
+                    _ = (point.step, point.wall_time.seconds, point.wall_time.nanos, point.scalar.value)
             file.write(request)
             file.flush()
             os.fsync(file.fileno())
@@ -230,16 +223,13 @@ def _experiment(connection: Connection, board: str) -> None:
         }
         connection.call("POST", f"/v1/{store}/contexts?contextId={name}", body)
         connection.call(
-            "POST",
-            f"/v1/{experiment}:addContextChildren",
-            {"childContexts": [f"{store}/contexts/{name}"]},
+            "POST", f"/v1/{experiment}:addContextChildren", {"childContexts": [f"{store}/contexts/{name}"]}
         )
         run = _run(connection, board, "table", f"r{number}")
         curves = [_curve(connection, run, f"loss{index}") for index in range(CURVES)]
         point = {"step": "7", "scalar": {"value": 0.5}, "wallTime": "2026-01-01T00:00:00Z"}
         data = [
-            {"tensorboardTimeSeriesId": curve, "valueType": "SCALAR", "values": [point]}
-            for curve in curves
+            {"tensorboardTimeSeriesId": curve, "valueType": "SCALAR", "values": [point]} for curve in curves
         ]
         connection.call("POST", f"/v1/{run}:write", {"timeSeriesData": data})
         artifact = {
@@ -250,7 +240,5 @@ def _experiment(connection: Connection, board: str) -> None:
         path = f"/v1/{store}/artifacts?artifactId={name}-tb-run"
         made = connection.call("POST", path, artifact)["name"]
         connection.call(
-            "POST",
-            f"/v1/{store}/contexts/{name}:addContextArtifactsAndExecutions",
-            {"artifacts": [made]},
+            "POST", f"/v1/{store}/contexts/{name}:addContextArtifactsAndExecutions", {"artifacts": [made]}
         )

@@ -78,9 +78,7 @@ class ByHand:
             while len(yielded) < count:
                 pod = json.loads(answer.readline())["object"]
                 name, states = pod["metadata"]["name"], pod["status"].get("containerStatuses", ())
-                if name not in yielded and any(
-                    kind in state["state"] for state in states for kind in _BEGUN
-                ):
+                if name not in yielded and any(kind in state["state"] for state in states for kind in _BEGUN):
                     yielded.add(name)
                     yield name
 
@@ -94,9 +92,7 @@ class ByHand:
     def _connect(self) -> http.client.HTTPSConnection:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return http.client.HTTPSConnection(
-            self.lab.address(HUB), 6443, context=context, timeout=120
-        )
+        return http.client.HTTPSConnection(self.lab.address(HUB), 6443, context=context, timeout=120)
 
     def _call(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
         content = None if body is None else json.dumps(body)
@@ -105,9 +101,7 @@ class ByHand:
         return answer.status, answer.read()
 
 
-def _manifest(
-    name: str, mark: str, program: str, *, token: bool = True, shm: bool = False
-) -> dict[str, Any]:
+def _manifest(name: str, mark: str, program: str, *, token: bool = True, shm: bool = False) -> dict[str, Any]:
     """Return a Pod manifest as `kubectl run` creates it, with a mounted account token.
 
     `token`: whether to mount the token and its volume. `shm`: whether to provide more than 64 MiB of shared
@@ -183,9 +177,7 @@ def _starts(lab: KubernetesLab, service: Service, rounds: int) -> list[Row]:
     plain, with_shm, without, ours = _measure_in_turn(
         rounds,
         _one(lab, "a Pod of kubectl run", lambda: by_hand.start(1)),
-        _one(
-            lab, "a Pod with a volume at /dev/shm", lambda: by_hand.start(1, shm=True, token=False)
-        ),
+        _one(lab, "a Pod with a volume at /dev/shm", lambda: by_hand.start(1, shm=True, token=False)),
         _one(lab, "a Pod without any volume", lambda: by_hand.start(1, token=False)),
         # A new connection, because the service closed connections that were idle while old kubelets removed
         # their Pods.

@@ -12,15 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.e2e.running import (
-    CUSTOM_JOBS,
-    Service,
-    command,
-    common_place,
-    container_job,
-    environment,
-    running,
-)
+from tests.e2e.running import CUSTOM_JOBS, Service, command, common_place, container_job, environment, running
 
 from bench.measures import Connection, Row, cpu_seconds, median
 

@@ -123,9 +123,7 @@ def list_objects(service: Service, pages: int = 10) -> None:
 def hang_zygote(service: Service, count: int = 40) -> None:
     """Stop the zygote, and then run a gang."""
     (zygote,) = (
-        pid
-        for pid in children(service.pid)
-        if Path(f"/proc/{pid}/comm").read_text().strip() == "ts-zygote"
+        pid for pid in children(service.pid) if Path(f"/proc/{pid}/comm").read_text().strip() == "ts-zygote"
     )
     os.kill(zygote, signal.SIGSTOP)
     start_gang(service, count)
@@ -172,9 +170,7 @@ async def _measure(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, a
     head = await reader.readuntil(b"\r\n\r\n")
     if head.startswith(b"HTTP/"):
         assert b" 200 " in head.partition(b"\r\n")[0], head
-        length = next(
-            line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")
-        )
+        length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
         await reader.readexactly(int(length.partition(b":")[2]))
     return time.perf_counter() - begun
 

@@ -40,10 +40,7 @@ class Connection:
     def __init__(self, service: Service) -> None:
         split = urlsplit(service.rest)
         self._connection = http.client.HTTPConnection(split.hostname or "", split.port, timeout=120)
-        self._headers = {
-            "Authorization": f"Bearer {service.token}",
-            "Content-Type": "application/json",
-        }
+        self._headers = {"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"}
 
     def call(self, verb: str, path: str, body: Any = None) -> Any:
         text = None if body is None else json.dumps(body)
@@ -91,9 +88,7 @@ def bare_together(count: int, python: str = sys.executable) -> float:
     """Start `count` bare interpreters. Return the time from the first spawn until the last interpreter has
     run its first statement."""
     begun = time.time_ns()
-    processes = [
-        subprocess.Popen([python, "-c", STAMP], stdout=subprocess.PIPE) for _ in range(count)
-    ]
+    processes = [subprocess.Popen([python, "-c", STAMP], stdout=subprocess.PIPE) for _ in range(count)]
     stamps = [int(process.communicate()[0]) for process in processes]
     return (max(stamps) - begun) / 1e6
 
@@ -116,9 +111,7 @@ def gcloud_local_train() -> float:
             check=True,
             env={**os.environ, "CLOUDSDK_CONFIG": directory, "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
         )  # fmt: skip
-    stamp = next(
-        line for line in process.stdout.decode().split() if line.isdigit() and len(line) > 15
-    )
+    stamp = next(line for line in process.stdout.decode().split() if line.isdigit() and len(line) > 15)
     return (int(stamp) - begun) / 1e6
 
 
@@ -216,9 +209,7 @@ def pss_megabytes(pids: list[int]) -> float:
     total = 0
     for pid in pids:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        total += int(
-            next(line for line in rollup.splitlines() if line.startswith("Pss:")).split()[1]
-        )
+        total += int(next(line for line in rollup.splitlines() if line.startswith("Pss:")).split()[1])
     return total / 1024
 
 
@@ -242,9 +233,7 @@ def median(values: list[float]) -> float:
     return statistics.median(values)
 
 
-def beside(
-    name: str, value: float, floor: float, target: float | None = None, *, digits: int = 1
-) -> Row:
+def beside(name: str, value: float, floor: float, target: float | None = None, *, digits: int = 1) -> Row:
     """Return a row of milliseconds. `target`: the maximum ratio to the floor."""
     ratio = value / floor
     budget, is_kept = ("", None) if target is None else (f"≤ {target:g}×", ratio <= target)

@@ -71,11 +71,7 @@ class Patient:
             return job
 
     def add(self, connection: Connection, command: list[str]) -> str:
-        container = {
-            "imageUri": SKLEARN,
-            "command": command,
-            "env": [{"name": "MARK", "value": self.mark}],
-        }
+        container = {"imageUri": SKLEARN, "command": command, "env": [{"name": "MARK", "value": self.mark}]}
         pool = {
             "machineSpec": {"machineType": "n1-standard-4"},
             "replicaCount": "1",
@@ -107,9 +103,7 @@ class Patient:
         deadline = time.monotonic() + RUN_TIMEOUT
         while (now := in_state(connection, state)) < count:
             if time.monotonic() > deadline:
-                raise UnexpectedSituation(
-                    f"after {RUN_TIMEOUT:g} s {now} of {count} jobs are {state}"
-                )
+                raise UnexpectedSituation(f"after {RUN_TIMEOUT:g} s {now} of {count} jobs are {state}")
             time.sleep(_POLL_INTERVAL)
 
 

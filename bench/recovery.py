@@ -18,15 +18,7 @@ from tests.e2e.processes import find_marked
 from tests.e2e.running import running
 
 from bench.measures import Connection, Row, beside, cpu_seconds, median, scaled_budget
-from bench.patient import (
-    RUN_TIMEOUT,
-    Patient,
-    UnexpectedSituation,
-    end,
-    in_state,
-    since,
-    state_at_end,
-)
+from bench.patient import RUN_TIMEOUT, Patient, UnexpectedSituation, end, in_state, since, state_at_end
 
 JOBS = 1_000
 LIMIT = 1_200.0
@@ -182,15 +174,10 @@ def rows(what: str, times: list[Recovered], empty: list[Recovered], *, missed: b
         row(f"{after} all adopted, one cancelled", [recovery.adopted for recovery in times], bare),
     ]
     if missed:
-        made.append(
-            row(f"{after} a missed end reported", [recovery.missed for recovery in times], bare)
-        )
+        made.append(row(f"{after} a missed end reported", [recovery.missed for recovery in times], bare))
     first = "first end reported" if missed else "first end reported, the next job runs"
     made.append(row(f"{after} {first}", [recovery.next for recovery in times], bare))
-    used, floor = (
-        median([recovery.cpu for recovery in times]),
-        median([recovery.cpu for recovery in empty]),
-    )
+    used, floor = (median([recovery.cpu for recovery in times]), median([recovery.cpu for recovery in empty]))
     name = f"restart with {what}: processor time until adopted"
     return [*made, beside(name, used, floor, digits=0)]
 

@@ -52,16 +52,11 @@ def tell(rows: Sequence[Row]) -> int:
 
 def table(section: Section) -> str:
     """Return the section as a Markdown table. The earlier load and the commit are below the table."""
-    lines = [
-        f"| what | {section.ours} | {section.floor} | ratio | target |",
-        "|---|---|---|---|---|",
-    ]
+    lines = [f"| what | {section.ours} | {section.floor} | ratio | target |", "|---|---|---|---|---|"]
     for row in section.rows:
         ratio = "–" if row.ratio is None else f"{row.ratio:.2f}×"
         verdict = "" if row.held is None else (" held" if row.held else " MISSED")
-        lines.append(
-            f"| {row.name} | {row.value} | {row.floor} | {ratio} | {row.target}{verdict} |"
-        )
+        lines.append(f"| {row.name} | {row.value} | {row.floor} | {ratio} | {row.target}{verdict} |")
     if not section.rows:
         lines = []
     if section.lost:

@@ -125,10 +125,7 @@ def retry(service: Service) -> tuple[float, float]:
     """Let the primary exit with 139 once. Return the milliseconds to the first statement of the next primary,
     and of the last replica."""
     script = BIRTH.format(
-        steady=STEADY,
-        marker=f"/gcs/trainshed/died-{uuid.uuid4().hex}",
-        rank=0,
-        death="last(); os._exit(139)",
+        steady=STEADY, marker=f"/gcs/trainshed/died-{uuid.uuid4().hex}", rank=0, death="last(); os._exit(139)"
     )
     after = run(service, script, 2 * REPLICAS).after()
     if len(after) != REPLICAS:
@@ -142,10 +139,7 @@ def run(service: Service, script: str, births: int) -> Said:
     job = connection.submit(container_job(script, pools=(1, REPLICAS - 1)))
     firsts: list[tuple[int, int]] = []
     exits: list[tuple[int, int]] = []
-    kinds: dict[str, Callable[[tuple[int, int]], None]] = {
-        "first": firsts.append,
-        "exit": exits.append,
-    }
+    kinds: dict[str, Callable[[tuple[int, int]], None]] = {"first": firsts.append, "exit": exits.append}
     for message in connection.messages(job):
         kind, *numbers = message.split()
         if kind not in kinds or len(numbers) != 2:

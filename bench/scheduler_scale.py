@@ -63,9 +63,7 @@ def shapes(draw: random.Random, count: int = SHAPES) -> list[tuple[tuple[Replica
     return drawn
 
 
-def gang(
-    draw: random.Random, uid: int, forms: list[tuple[tuple[ReplicaId, Demand], ...]]
-) -> GangRequest:
+def gang(draw: random.Random, uid: int, forms: list[tuple[tuple[ReplicaId, Demand], ...]]) -> GangRequest:
     replicas = draw.choice(forms)
     project = f"project-{draw.randrange(PROJECTS):02}"
     return GangRequest(

@@ -244,9 +244,7 @@ def kept_first_lines(here: Site, rounds: int) -> list[Row]:
         in_kept, ours = (
             values[WARM_UP_ROUNDS:]
             for values in measures.measure_interleaved(
-                rounds + WARM_UP_ROUNDS,
-                lambda: kept(here, job),
-                lambda: measures.first_line(connection)[0],
+                rounds + WARM_UP_ROUNDS, lambda: kept(here, job), lambda: measures.first_line(connection)[0]
             )
         )
     name = "submit → first line with nodes kept, p50, against srun in an existing allocation"
@@ -366,9 +364,7 @@ def lost_node(here: Site) -> list[Row]:
             stamps.append(int(message))
         if len(stamps) == 2 and not killed:
             replicas = Connection(here.service).call("GET", view)["replicas"]
-            (killed,) = (
-                replica["node"] for replica in replicas if replica["id"] == "workerpool1-0"
-            )
+            (killed,) = (replica["node"] for replica in replicas if replica["id"] == "workerpool1-0")
             off = time.time_ns()
             here.lab.kill_node(killed)
         elif len(stamps) == 3:
@@ -391,9 +387,7 @@ def lost_node(here: Site) -> list[Row]:
             target=f"≤ {ELSEWHERE:g} s",
             held=again <= ELSEWHERE,
         ),
-        Row(
-            "power of a node lost → first line elsewhere (SlurmdTimeout 5 s)", f"{whole:.1f} s", "–"
-        ),
+        Row("power of a node lost → first line elsewhere (SlurmdTimeout 5 s)", f"{whole:.1f} s", "–"),
     ]
 
 

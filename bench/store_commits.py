@@ -33,9 +33,7 @@ _numbers = itertools.count(1)
 def _job() -> Job:
     """Return a job with eight replicas, whose record has about 4 kB."""
     uid = next(_numbers)
-    program = Program(
-        RuntimeChoice("python", "", "3.11"), module="trainer.task", args=("--steps", "9")
-    )
+    program = Program(RuntimeChoice("python", "", "3.11"), module="trainer.task", args=("--steps", "9"))
     machine = Machine("n1-standard-4", 4.0, 16 << 30, 12 << 30)
     pools = (WorkerPool(0, 1, machine, program), WorkerPool(1, 7, machine, program))
     spec = JobSpec(Api.VERTEX, "us-central1", pools, Scheduling(), "x" * 1000)

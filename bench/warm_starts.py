@@ -103,9 +103,7 @@ def _run_job(connection: Connection, uri: str, label: str) -> tuple[str, str]:
     """Run a job. Return the job and its output: the time of its first statement, `runs`, and its
     interpreter."""
     job = connection.submit({"labels": {WARM_LABEL: label}, **_job(uri)})
-    lines = [
-        line for line in connection.messages(job) if line.isdigit() or line.startswith("runs ")
-    ]
+    lines = [line for line in connection.messages(job) if line.isdigit() or line.startswith("runs ")]
     if len(lines) != 2:
         raise RuntimeError(f"{job} did not print the expected lines; see its log")
     return job, f"{lines[0]} {lines[1].split()[1]}"
@@ -116,12 +114,7 @@ def _job(uri: str) -> dict[str, Any]:
 
 
 def _pool(uri: str, args: list[str]) -> dict[str, Any]:
-    package = {
-        "executorImageUri": IMAGE,
-        "packageUris": [uri],
-        "pythonModule": "trainer.task",
-        "args": args,
-    }
+    package = {"executorImageUri": IMAGE, "packageUris": [uri], "pythonModule": "trainer.task", "args": args}
     machine = {"machineType": "n1-standard-4"}
     return {"machineSpec": machine, "replicaCount": 1, "pythonPackageSpec": package}
 

@@ -89,8 +89,7 @@ def of_reducers() -> Prefix | None:
 
 
 def _build_environment(
-    choose: Callable[[LocalCatalog], RuntimeChoice | RuntimeRefusal],
-    interpreters: Interpreters | None = None,
+    choose: Callable[[LocalCatalog], RuntimeChoice | RuntimeRefusal], interpreters: Interpreters | None = None
 ) -> Prefix | None:
     runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns, interpreters=interpreters)
     try:

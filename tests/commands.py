@@ -23,9 +23,7 @@ def execute(
     """Run a command; return its output and exit status. `timeout`: seconds after which the test fails.
     `options`: of `subprocess.run`.
     """
-    return subprocess.run(
-        words, check=check, timeout=timeout, capture_output=True, text=True, **options
-    )
+    return subprocess.run(words, check=check, timeout=timeout, capture_output=True, text=True, **options)
 
 
 @contextlib.contextmanager

@@ -9,9 +9,7 @@ from trainshed.core.failure import table
 
 _ENTRIES: Final[dict[str, dict[str, Any]]] = {
     entry["name"]: entry
-    for entry in tomllib.loads(Path(table.__file__).with_suffix(".toml").read_text())[
-        "failure_rules"
-    ]
+    for entry in tomllib.loads(Path(table.__file__).with_suffix(".toml").read_text())["failure_rules"]
 }
 
 
@@ -30,6 +28,5 @@ def complete_entry(row: str, /, **changes: Any) -> dict[str, Any]:
 def toml(row: str, /, **changes: Any) -> str:
     """Return the entry as part of a configuration."""
     return "[[failure_rules]]\n" + "".join(
-        f"{field} = {json.dumps(value)}\n"
-        for field, value in complete_entry(row, **changes).items()
+        f"{field} = {json.dumps(value)}\n" for field, value in complete_entry(row, **changes).items()
     )

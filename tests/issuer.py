@@ -78,9 +78,7 @@ class ScriptedIssuer:
         self.access[token] = claims | changes
         return token
 
-    def id_token(
-        self, *, now: float | None = None, key: RSAKey | None = None, **claims: Any
-    ) -> str:
+    def id_token(self, *, now: float | None = None, key: RSAKey | None = None, **claims: Any) -> str:
         signer = key or self.keys[-1]
         at = int(time.time() if now is None else now)
         content = {"iss": self.address, "aud": CLIENT, "sub": "7", "iat": at, "exp": at + 600}

@@ -16,9 +16,7 @@ TOKEN = "the-owner-of-all-tests".ljust(43, "0")
 """Return a token in the form of the service's tokens."""
 
 
-def create_authority(
-    now: Callable[[], int], jobs: JobTokens | None = None
-) -> tuple[TokenAuthority, str]:
+def create_authority(now: Callable[[], int], jobs: JobTokens | None = None) -> tuple[TokenAuthority, str]:
     """Return an authority with an owner, and the owner's token."""
     return TokenAuthority(AccessBook(), digest_of(TOKEN), now, jobs), TOKEN
 

@@ -34,9 +34,7 @@ def _run(words: Sequence[str]) -> tuple[int, set[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="./dev test --repeat", description="Run the tests N times."
-    )
+    parser = argparse.ArgumentParser(prog="./dev test --repeat", description="Run the tests N times.")
     parser.add_argument("times", type=int, metavar="N")
     options, words = parser.parse_known_args()
     failures, red = Counter[str](), 0

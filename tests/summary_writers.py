@@ -140,10 +140,7 @@ WRITERS = {
         ("tensorflow", "2.17"),
     ),
     "torch-scalars": Writer(
-        _TORCH,
-        "eval",
-        {"accuracy": _RISING, "new_style": _RISING, "double": _RISING},
-        ("pytorch", "2.4"),
+        _TORCH, "eval", {"accuracy": _RISING, "new_style": _RISING, "double": _RISING}, ("pytorch", "2.4")
     ),
 }
 
@@ -154,9 +151,7 @@ def write(writer: Writer, python: str, directory: Path) -> Path:
     command = [python, "-c", writer.source, str(directory)]
     subprocess.run(command, env=environ, check=True, timeout=300)
     (event_file,) = [
-        path
-        for path in (directory / writer.run).glob("*tfevents*")
-        if path.suffix != ".profile-empty"
+        path for path in (directory / writer.run).glob("*tfevents*") if path.suffix != ".profile-empty"
     ]
     return event_file
 

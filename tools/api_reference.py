@@ -36,11 +36,7 @@ def page(introduction: str) -> str:
 def records_of(module: ModuleType) -> Iterator[type[Record]]:
     """Return the records that a module defines, in order."""
     for value in vars(module).values():
-        if (
-            isinstance(value, type)
-            and issubclass(value, Record)
-            and value.__module__ == module.__name__
-        ):
+        if isinstance(value, type) and issubclass(value, Record) and value.__module__ == module.__name__:
             yield value
 
 
@@ -48,9 +44,7 @@ def _method(verb: str, path: str, method: Method) -> str:
     handler = method.answer or method.stream
     text = re.sub(r"\s+", " ", inspect.getdoc(handler) or "")
     code = next((result for result in _CODE.findall(text) if _is_of(result, path)), "")
-    about = _CODE.sub("", text, count=len(_CODE.findall(text.split("`: ")[0] + "`"))).removeprefix(
-        ": "
-    )
+    about = _CODE.sub("", text, count=len(_CODE.findall(text.split("`: ")[0] + "`"))).removeprefix(": ")
     lines = [f"\n### {verb} /trainshed/v1/{path}\n", _sentence(about), "\n"]
     if query := _QUERY.findall(code):
         lines.append("\n- Query: " + ", ".join(f"`{name}`" for name in query) + ".")

@@ -103,10 +103,7 @@ _RESOURCES_WITH_NAMES_IN_UPDATES = (
     "TensorboardTimeSeries",
 )
 INPUT_FIELDS = {
-    **{
-        f"google.cloud.aiplatform.v1.{resource}": {"name"}
-        for resource in _RESOURCES_WITH_NAMES_IN_UPDATES
-    },
+    **{f"google.cloud.aiplatform.v1.{resource}": {"name"} for resource in _RESOURCES_WITH_NAMES_IN_UPDATES},
     "google.cloud.aiplatform.v1.Attribution": {
         "approximation_error",
         "baseline_output_value",
@@ -165,10 +162,7 @@ def main() -> None:
         write(f"{api}.binpb.gz", serialize(members))
     write("calls.json.gz", as_json({api: calls_of(members) for api, members in sets.items()}))
 
-    for api, source, selection in (
-        ("ml_v1", "ml.v1.json", ML),
-        ("logging_v2", "logging.v2.json", LOGGING),
-    ):
+    for api, source, selection in (("ml_v1", "ml.v1.json", ML), ("logging_v2", "logging.v2.json", LOGGING)):
         document = discovery_document(source)
         plain = without_prose(document, selection)
         write(f"{api}.discovery.json.gz", as_json(plain))

@@ -34,9 +34,7 @@ def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
     yield from _below((), group)
 
 
-def _below(
-    words: tuple[str, ...], command: click.Command
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def _below(words: tuple[str, ...], command: click.Command) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     loaded = command.load() if isinstance(command, LazyCommand) else command
     yield words, loaded
     if isinstance(loaded, click.Group):
@@ -50,9 +48,7 @@ def _context_of(words: tuple[str, ...]) -> click.Context:
 
 def _context(words: tuple[str, ...], command: click.Command) -> click.Context:
     """Return a Click context for a command, with the help option names of `trainshed`."""
-    return click.Context(
-        command, info_name=" ".join((_NAME, *words)), help_option_names=["-h", "--help"]
-    )
+    return click.Context(command, info_name=" ".join((_NAME, *words)), help_option_names=["-h", "--help"])
 
 
 def _section(words: tuple[str, ...], command: click.Command) -> Iterator[str]:
@@ -71,9 +67,7 @@ def _section(words: tuple[str, ...], command: click.Command) -> Iterator[str]:
 
 
 def _commands_of(words: tuple[str, ...], command: click.Group) -> str:
-    return ", ".join(
-        f"[{name}](#{'-'.join((_NAME, *words, name))})" for name in sorted(command.commands)
-    )
+    return ", ".join(f"[{name}](#{'-'.join((_NAME, *words, name))})" for name in sorted(command.commands))
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -84,9 +78,7 @@ def _paragraphs(text: str) -> list[str]:
 
 def _markdown(text: str) -> str:
     """Convert a text for terminals to Markdown: put special characters into code spans."""
-    return (
-        _COMMAND.sub(lambda match: f"`{match[0]}`", text).replace("|", "\\|").replace("<", "&lt;")
-    )
+    return _COMMAND.sub(lambda match: f"`{match[0]}`", text).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _options(context: click.Context, of_connection: bool) -> Iterator[str]:

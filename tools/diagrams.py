@@ -64,9 +64,7 @@ def lifecycle() -> str:
     for table, about in _ABOUT:
         parts.append(f"\n## {table.name.capitalize()}\n{about}\n\n{diagram(table)}")
         parts.append(_reasons(table, Ignore, "Ignored triggers"))
-        parts.append(
-            _reasons(table, Illegal, "Impossible triggers; one that occurs is a bug in Trainshed")
-        )
+        parts.append(_reasons(table, Illegal, "Impossible triggers; one that occurs is a bug in Trainshed"))
     return "".join(parts)
 
 
@@ -79,8 +77,7 @@ def diagram(table: AnyTable) -> str:
     ways_out = {before for before, _ in arrows}
     lines = ["stateDiagram-v2", f"    [*] --> {table.states[0]}"]
     lines += [
-        f"    {before} --> {after}: {', '.join(triggers)}"
-        for (before, after), triggers in arrows.items()
+        f"    {before} --> {after}: {', '.join(triggers)}" for (before, after), triggers in arrows.items()
     ]
     lines += [f"    {state} --> [*]" for state in table.states if state not in ways_out]
     return _code_block("mermaid", lines)
@@ -125,9 +122,7 @@ def failure_table() -> str:
     ]
     table = _table(("", "row", "when", "what happens", "code", "message"), rows)
     text = (TEXTS / "failure-table.md").read_text()
-    return text.replace("<!-- the rows -->\n", table).replace(
-        "<!-- attempts -->", str(MAX_ATTEMPTS)
-    )
+    return text.replace("<!-- the rows -->\n", table).replace("<!-- attempts -->", str(MAX_ATTEMPTS))
 
 
 def clients_in_jobs() -> str:
@@ -155,9 +150,7 @@ class _EveryPython(Interpreters):
         return (3, 11)
 
     def found(self) -> Sequence[Minor]:
-        lows, highs = zip(
-            *(release.pythons for sheet in FAMILIES for release in sheet.releases), strict=True
-        )
+        lows, highs = zip(*(release.pythons for sheet in FAMILIES for release in sheet.releases), strict=True)
         return [(3, minor) for minor in range(min(lows)[1], max(highs)[1] + 1)]
 
 
@@ -178,13 +171,9 @@ def coming_from_vertex() -> str:
             else:
                 stand_in = f"{taken.release.base} on Python {format_minor(taken.python)}"
                 others[stand_in][image.version] = None
-        stand_ins = (
-            f"{stand_in} for {', '.join(versions)}" for stand_in, versions in others.items()
-        )
+        stand_ins = (f"{stand_in} for {', '.join(versions)}" for stand_in, versions in others.items())
         rows.append((sheet.title, ", ".join(same), "; ".join(stand_ins)))
-    table = _table(
-        ("framework", "the same version and Python", "another version, with a notice"), rows
-    )
+    table = _table(("framework", "the same version and Python", "another version, with a notice"), rows)
     return _with_table("coming-from-vertex.md", "versions", table)
 
 

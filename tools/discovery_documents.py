@@ -37,9 +37,7 @@ def _resources(resource: Schema, selection: Selection) -> dict[str, Any]:
         for name, method in resource.get("methods", {}).items()
         if str(method["id"]).partition(".")[2] in selection.methods
     }
-    inner = {
-        name: _resources(child, selection) for name, child in resource.get("resources", {}).items()
-    }
+    inner = {name: _resources(child, selection) for name, child in resource.get("resources", {}).items()}
     if chosen:
         out["methods"] = chosen
     if any(inner.values()):

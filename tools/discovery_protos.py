@@ -84,20 +84,13 @@ ML = Selection(
         "projects.operations.cancel": ("Operations", "CancelOperation"),
         "projects.locations.operations.get": ("Operations", "GetOperation"),
         "projects.locations.operations.cancel": ("Operations", "CancelOperation"),
-        **{
-            f"projects.locations.studies.{method}": ("VizierService", rpc)
-            for method, rpc in VIZIER.items()
-        },
+        **{f"projects.locations.studies.{method}": ("VizierService", rpc) for method, rpc in VIZIER.items()},
     },
     # Only the service writes trainingOutput and predictionOutput, because they are results
     # (facts/service_facts.md, section 1.1).
-    output_only={
-        "GoogleCloudMlV1__Job": frozenset({"state", "trainingOutput", "predictionOutput"})
-    },
+    output_only={"GoogleCloudMlV1__Job": frozenset({"state", "trainingOutput", "predictionOutput"})},
     taken_as_input=frozenset({("GoogleCloudMlV1__Measurement", "elapsedTime")}),
-    oneofs={
-        "GoogleCloudMlV1_Trial_Parameter": {"value": ("floatValue", "intValue", "stringValue")}
-    },
+    oneofs={"GoogleCloudMlV1_Trial_Parameter": {"value": ("floatValue", "intValue", "stringValue")}},
     details=(
         "GoogleCloudMlV1__SuggestTrialsResponse",
         "GoogleCloudMlV1__SuggestTrialsMetadata",
@@ -130,10 +123,7 @@ KNOWN = {
         "google.iam.v1.TestIamPermissionsResponse",
         "google/iam/v1/iam_policy.proto",
     ),
-    "GoogleLongrunning__Operation": (
-        "google.longrunning.Operation",
-        "google/longrunning/operations.proto",
-    ),
+    "GoogleLongrunning__Operation": ("google.longrunning.Operation", "google/longrunning/operations.proto"),
     "GoogleLongrunning__ListOperationsResponse": (
         "google.longrunning.ListOperationsResponse",
         "google/longrunning/operations.proto",
@@ -148,18 +138,9 @@ KNOWN_REQUESTS = {
     "GetIamPolicy": ("google.iam.v1.GetIamPolicyRequest", "google/iam/v1/iam_policy.proto"),
     "SetIamPolicy": KNOWN["GoogleIamV1__SetIamPolicyRequest"],
     "TestIamPermissions": KNOWN["GoogleIamV1__TestIamPermissionsRequest"],
-    "GetOperation": (
-        "google.longrunning.GetOperationRequest",
-        "google/longrunning/operations.proto",
-    ),
-    "ListOperations": (
-        "google.longrunning.ListOperationsRequest",
-        "google/longrunning/operations.proto",
-    ),
-    "CancelOperation": (
-        "google.longrunning.CancelOperationRequest",
-        "google/longrunning/operations.proto",
-    ),
+    "GetOperation": ("google.longrunning.GetOperationRequest", "google/longrunning/operations.proto"),
+    "ListOperations": ("google.longrunning.ListOperationsRequest", "google/longrunning/operations.proto"),
+    "CancelOperation": ("google.longrunning.CancelOperationRequest", "google/longrunning/operations.proto"),
 }
 SCALARS = {
     ("string", ""): Field.TYPE_STRING,
@@ -175,10 +156,7 @@ SCALARS = {
 MESSAGES = {
     ("string", "google-datetime"): ("google.protobuf.Timestamp", "google/protobuf/timestamp.proto"),
     ("string", "google-duration"): ("google.protobuf.Duration", "google/protobuf/duration.proto"),
-    ("string", "google-fieldmask"): (
-        "google.protobuf.FieldMask",
-        "google/protobuf/field_mask.proto",
-    ),
+    ("string", "google-fieldmask"): ("google.protobuf.FieldMask", "google/protobuf/field_mask.proto"),
     ("any", ""): ("google.protobuf.Value", "google/protobuf/struct.proto"),
 }
 STRUCT = ("google.protobuf.Struct", "google/protobuf/struct.proto")
@@ -197,9 +175,7 @@ class _Builder:
         self.document = document
         self.selection = selection
         name = f"{selection.package.replace('.', '/')}/{document['name']}.proto"
-        self.file = descriptor_pb2.FileDescriptorProto(
-            name=name, package=selection.package, syntax="proto3"
-        )
+        self.file = descriptor_pb2.FileDescriptorProto(name=name, package=selection.package, syntax="proto3")
         self.made: set[str] = set()
         self.waiting: list[str] = []
 
@@ -235,9 +211,7 @@ class _Builder:
             self.waiting.append(schema)
         return f".{self.selection.package}.{self.local_name(schema)}"
 
-    def add_rpc(
-        self, service: descriptor_pb2.ServiceDescriptorProto, rpc: str, method: Schema
-    ) -> None:
+    def add_rpc(self, service: descriptor_pb2.ServiceDescriptorProto, rpc: str, method: Schema) -> None:
         parameters: dict[str, Schema] = dict(method.get("parameters", {}))
         body_schema: str = method.get("request", {}).get("$ref", "")
         path = template(method["path"], parameters)
@@ -249,9 +223,7 @@ class _Builder:
                 )
                 setattr(rule, method["httpMethod"].lower(), path)
                 return
-        out = service.method.add(
-            name=rpc, output_type=self.message_type(method["response"]["$ref"])
-        )
+        out = service.method.add(name=rpc, output_type=self.message_type(method["response"]["$ref"]))
         http: Any = out.options.Extensions[HTTP]
         setattr(http, method["httpMethod"].lower(), path)
         if rpc in KNOWN_REQUESTS:
@@ -265,9 +237,9 @@ class _Builder:
             properties |= self.schemas[body_schema].get("properties", {})
         elif body_schema:
             http.body = snake(self.local_name(body_schema))
-            properties[
-                self.local_name(body_schema)[0].lower() + self.local_name(body_schema)[1:]
-            ] = {"$ref": body_schema}
+            properties[self.local_name(body_schema)[0].lower() + self.local_name(body_schema)[1:]] = {
+                "$ref": body_schema
+            }
         message = self.file.message_type.add(name=f"{rpc}Request")
         out.input_type = f".{self.selection.package}.{message.name}"
         self.add_fields(message, properties, body_schema)
@@ -288,9 +260,7 @@ class _Builder:
             self.set_type(message, out, prop)
             if name in choices:
                 out.oneof_index = self.choice(message, choices[name])
-            if name in hidden or (
-                output_only(prop) and (schema, name) not in self.selection.taken_as_input
-            ):
+            if name in hidden or (output_only(prop) and (schema, name) not in self.selection.taken_as_input):
                 out.options.Extensions[FIELD_BEHAVIOR].append(OUTPUT_ONLY)
 
     def choice(self, message: descriptor_pb2.DescriptorProto, name: str) -> int:
@@ -301,10 +271,7 @@ class _Builder:
         return known.index(name)
 
     def set_type(
-        self,
-        message: descriptor_pb2.DescriptorProto,
-        out: descriptor_pb2.FieldDescriptorProto,
-        prop: Schema,
+        self, message: descriptor_pb2.DescriptorProto, out: descriptor_pb2.FieldDescriptorProto, prop: Schema
     ) -> None:
         kind = (prop.get("type", ""), prop.get("format", ""))
         if "$ref" in prop:

@@ -19,11 +19,7 @@ from trainshed.runtimes.indexes import index_environment  # noqa: E402 - found s
 _PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 _PROJECT = (
     "--no-deps",
-    *(
-        word
-        for project in sorted((ROOT / "packages").iterdir())
-        for word in ("--editable", str(project))
-    ),
+    *(word for project in sorted((ROOT / "packages").iterdir()) for word in ("--editable", str(project))),
 )
 _RUN = ROOT / "locks" / "run.txt"
 
@@ -42,9 +38,7 @@ def find_locked(name: str, lock: str) -> str:
 def main() -> None:
     lock = Path(sys.argv[1])
     if not _by_uv(lock):
-        sys.stderr.write(
-            "uv failed. Installing with pip instead, which takes a minute or two ...\n"
-        )
+        sys.stderr.write("uv failed. Installing with pip instead, which takes a minute or two ...\n")
         subprocess.run([*_PIP, "--require-hashes", "-r", lock], check=True)
         subprocess.run([*_PIP, *_PROJECT], check=True)
 
@@ -57,14 +51,7 @@ def _by_uv(lock: Path) -> bool:
         itself = [*_PIP, "--no-deps", "--require-hashes", "-r", alone.name]
         if subprocess.run(itself, check=False).returncode:
             return False
-    uv = [
-        Path(sys.executable).with_name("uv"),
-        "pip",
-        "install",
-        "--quiet",
-        "--python",
-        sys.executable,
-    ]
+    uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet", "--python", sys.executable]
     environ = os.environ | index_environment(os.environ)
     # Compile the modules that a service loads, because this user has write access. Other modules are compiled
     # when they are first imported.

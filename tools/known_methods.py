@@ -63,9 +63,7 @@ def _of_protos(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> Iterator[
             for method in service.method:
                 name = f"{file.package}.{service.name}.{method.name}"
                 rule = method.options.Extensions[HTTP]
-                bindings = [
-                    item for item in (rule, *rule.additional_bindings) if item.WhichOneof("pattern")
-                ]
+                bindings = [item for item in (rule, *rule.additional_bindings) if item.WhichOneof("pattern")]
                 if not bindings:
                     yield name, "", ""
                 for binding in bindings:

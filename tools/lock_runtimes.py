@@ -80,9 +80,7 @@ def _only_where(marker: str, pin: str) -> str:
     return f"{name} ; {marker} and {own}" if semicolon else f"{name} ; {marker}"
 
 
-def _resolve(
-    sheet: Sheet, release: Release, interpreter: str, only: str | None = None
-) -> list[str]:
+def _resolve(sheet: Sheet, release: Release, interpreter: str, only: str | None = None) -> list[str]:
     """Resolve a release. `only`: a marker that selects Pythons; None = all Pythons of the release."""
     low, high = release.pythons
     sources = sheet.built_from(release)
@@ -109,9 +107,7 @@ def _resolve(
     exact = {_name(text) for text in release.requirements if "===" in text}
     # Write three equals signs for packages whose builds with a local version label must be excluded, such as
     # CPU builds.
-    return [
-        pin.replace("==", "===", 1) if _name(pin) in exact else pin for pin in (*lines, *sources)
-    ]
+    return [pin.replace("==", "===", 1) if _name(pin) in exact else pin for pin in (*lines, *sources)]
 
 
 def _lacks_wheels(sheet: Sheet, release: Release, pins: Sequence[str], python: Minor) -> bool:
@@ -158,10 +154,7 @@ def _as_of(day: str | None) -> tuple[str, ...]:
 
 def _run(*command: str, directory: str) -> str:
     answer = subprocess.run(
-        [_UV, *command, *_QUIETLY, "--project", directory],
-        capture_output=True,
-        text=True,
-        check=False,
+        [_UV, *command, *_QUIETLY, "--project", directory], capture_output=True, text=True, check=False
     )
     if answer.returncode:
         project = Path(directory, "pyproject.toml").read_text()

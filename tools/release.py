@@ -131,9 +131,7 @@ def _repack(plain: Path, wheel: Path, added: Mapping[str, bytes], tag: str | Non
         tagged = members[about].replace(b"-none-any", b"-none-" + tag.encode())
         members[about] = tagged.replace(b"Purelib: true", b"Purelib: false")
     del members[record]
-    lines = [
-        f"{name},sha256={_digest(content)},{len(content)}" for name, content in members.items()
-    ]
+    lines = [f"{name},sha256={_digest(content)},{len(content)}" for name, content in members.items()]
     members[record] = "\n".join([*lines, f"{record},,", ""]).encode()
     with zipfile.ZipFile(wheel, "w") as new:
         for name, content in members.items():
@@ -156,9 +154,7 @@ def bill_of_materials() -> dict[str, Any]:
             purl = f"pkg:pypi/{name}@{version}"
             known = {"type": "library", "name": name, "version": version, "purl": purl}
             components.append({**known, "bom-ref": purl, "hashes": []})
-        components[-1]["hashes"] += [
-            {"alg": "SHA-256", "content": digest} for digest in _HASH.findall(line)
-        ]
+        components[-1]["hashes"] += [{"alg": "SHA-256", "content": digest} for digest in _HASH.findall(line)]
     service = {"type": "application", "name": project["name"], "version": project["version"]}
     return {
         "bomFormat": "CycloneDX",

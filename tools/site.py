@@ -139,10 +139,7 @@ def diagrams_as_tables(text: str) -> str:
     def table(match: re.Match[str]) -> str:
         lines = ["| state | becomes | when |", "|---|---|---|"]
         for before, after, when in _ARROW.findall(match[1]):
-            names = (
-                "*beginning*" if before == "[*]" else before,
-                "*end*" if after == "[*]" else after,
-            )
+            names = ("*beginning*" if before == "[*]" else before, "*end*" if after == "[*]" else after)
             lines.append(f"| {names[0]} | {names[1]} | {when} |")
         return "\n".join(lines)
 

@@ -57,9 +57,7 @@ def sizes() -> tuple[Size, ...]:
     one_machine = _python("packages/trainshed/src")
     source = _python("packages/*/src")
     start = [
-        path
-        for path in source
-        if re.search(r"trainshed/(replica|engines/(local|launch))/", path.as_posix())
+        path for path in source if re.search(r"trainshed/(replica|engines/(local|launch))/", path.as_posix())
     ]
     records = [path for path in (ROOT / "docs/adr").glob("*.md") if path.name != "README.md"]
     glossary = (ROOT / "docs/glossary.md").read_text()
@@ -118,9 +116,7 @@ def _read(path: Path) -> tuple[int, tuple[str, ...]]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE:
             vague.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.id}")
     lines = enumerate(text.splitlines(), 1)
-    code = sum(
-        1 for number, line in lines if number in without and line.strip() and line.strip()[0] != "#"
-    )
+    code = sum(1 for number, line in lines if number in without and line.strip() and line.strip()[0] != "#")
     return code, tuple(vague)
 
 

@@ -45,9 +45,7 @@ class Head:
         ready, _, _ = select.select([self._driver.stdout], [], [], 3 * programs.PEER_TIMEOUT)
         if ready and (line := self._driver.stdout.readline()):
             return json.loads(line)
-        raise Unavailable(
-            f"its driver does not answer; its log ends: {self._log.read_text()[-500:]}"
-        )
+        raise Unavailable(f"its driver does not answer; its log ends: {self._log.read_text()[-500:]}")
 
     def ask(self, command: str) -> dict[str, Any]:
         assert self._driver.stdin is not None
@@ -128,16 +126,7 @@ def environment() -> Path:
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv"
     for command in (
         [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(ENVIRONMENT)],
-        [
-            uv,
-            "pip",
-            "install",
-            "--quiet",
-            "--compile-bytecode",
-            "--python",
-            str(python),
-            REQUIREMENT,
-        ],
+        [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python), REQUIREMENT],
     ):
         try:
             subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
@@ -192,9 +181,4 @@ def variables(directory: Path) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("RAY_", "PYTHON", "VIRTUAL_ENV"))
     }
-    return {
-        **kept,
-        "HOME": str(directory),
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_MODE": "disabled",
-    }
+    return {**kept, "HOME": str(directory), "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}

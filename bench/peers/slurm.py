@@ -90,9 +90,7 @@ def restart(slurm: Cluster, rounds: int) -> Row:
 
     bare, ours = (
         values[WARM_UP_ROUNDS:]
-        for values in measures.measure_interleaved(
-            rounds + WARM_UP_ROUNDS, measures.bare_first_line, again
-        )
+        for values in measures.measure_interleaved(rounds + WARM_UP_ROUNDS, measures.bare_first_line, again)
     )
     slurm.run("scancel", allocation)
     what = f"killed step → first line of its replacement, p50 of {rounds}"
@@ -141,9 +139,7 @@ def cluster() -> Generator[Cluster]:
     """Start an idle cluster of one node. Raises Unavailable if Slurm cannot be installed."""
     if not all(Path(executable(command)).exists() for command in COMMANDS):
         programs.install(PACKAGES)
-    version = subprocess.run(
-        [executable("slurmctld"), "-V"], capture_output=True, text=True, check=True
-    )
+    version = subprocess.run([executable("slurmctld"), "-V"], capture_output=True, text=True, check=True)
     with contextlib.ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="trainshed-slurm-"))
         directory = Path(name)

@@ -73,12 +73,8 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--python", type=Path, help="a Python with PyTorch; default: the service's own runtime"
     )
-    parser.add_argument(
-        "--report", action="store_true", help="run nothing, report the stored results"
-    )
-    parser.add_argument(
-        "--plot", action="store_true", help="draw the stored results into build/bench"
-    )
+    parser.add_argument("--report", action="store_true", help="run nothing, report the stored results")
+    parser.add_argument("--plot", action="store_true", help="draw the stored results into build/bench")
     return parser.parse_args(words)
 
 
@@ -110,9 +106,7 @@ def measure(options: argparse.Namespace, cases: Sequence[Case], tests: Sequence[
         bench = Bench(python, package)
         for case in cases:
             say(f"{case.name}: about {case.seconds * options.rounds} s ...")
-            sound &= _came_through(
-                lambda case=case: bench.run(case, sides, options.rounds).keep(RESULTS)
-            )
+            sound &= _came_through(lambda case=case: bench.run(case, sides, options.rounds).keep(RESULTS))
         for test in tests:
             say(f"{test.name}: about {test.seconds} s ...")
             sound &= _came_through(
@@ -130,9 +124,7 @@ def _came_through(run: Callable[[], None]) -> bool:
     return True
 
 
-def show(
-    options: argparse.Namespace, results: Mapping[Case, Results], findings: Sequence[Finding]
-) -> bool:
+def show(options: argparse.Namespace, results: Mapping[Case, Results], findings: Sequence[Finding]) -> bool:
     """Print the tables, write them to build/bench and, if requested, draw the plot. Return whether all
     budgets are met."""
     usual = {case: case_results for case, case_results in results.items() if not case.about}
@@ -188,8 +180,7 @@ def _draw(compared: Sequence[Comparison]) -> None:
 
 def _versions(results: Mapping[Case, Results]) -> str:
     facts = {
-        case_results.about.get(GLOO.name, {}).get("torch", "not used")
-        for case_results in results.values()
+        case_results.about.get(GLOO.name, {}).get("torch", "not used") for case_results in results.values()
     }
     return ", ".join(sorted(facts))
 
@@ -197,11 +188,7 @@ def _versions(results: Mapping[Case, Results]) -> str:
 def _circumstances(results: Mapping[Case, Results]) -> str:
     """Return notes about conditions that make the figures less reliable."""
     rounds = [len(case_results.rounds) for case_results in results.values()]
-    loads = [
-        case_results.about["load"]
-        for case_results in results.values()
-        if "load" in case_results.about
-    ]
+    loads = [case_results.about["load"] for case_results in results.values() if "load" in case_results.about]
     load = f"{min(loads):.1f} to {max(loads):.1f}" if loads else "not noted"
     count = f"{min(rounds)}" if len(set(rounds)) == 1 else f"{min(rounds)} to {max(rounds)}"
     return f"rounds of a case: {count}; load before a case: {load}"

@@ -98,9 +98,7 @@ CASES = (
 )  # fmt: skip
 
 
-def _against(
-    name: str, about: str, target: float, mib: int = 8, count: int = 8, **more: float
-) -> Case:
+def _against(name: str, about: str, target: float, mib: int = 8, count: int = 8, **more: float) -> Case:
     """Return a case with 4 workers and 4 reducers at 200 Mbit/s. Arguments override these values."""
     task = _whole(mib, target, count=count)
     rates = {"rate": 200.0, **more}

@@ -49,9 +49,7 @@ def itemsize(dtype: str) -> int:
 def draw_numbers(rank: int, nbytes: int, dtype: str) -> Array:
     """Return the numbers of a rank: `nbytes` bytes of normally distributed numbers."""
     count = nbytes // itemsize(dtype)
-    return _to_stored_type(
-        np.random.default_rng(rank).standard_normal(count, dtype=np.float32), dtype
-    )
+    return _to_stored_type(np.random.default_rng(rank).standard_normal(count, dtype=np.float32), dtype)
 
 
 def expected_sum(world: int, nbytes: int, dtype: str) -> Expected:
@@ -62,9 +60,7 @@ def expected_sum(world: int, nbytes: int, dtype: str) -> Expected:
         total += more
         exact += more
         size += np.abs(more)
-    return Expected(
-        _to_stored_type(total, dtype), exact, world * _EPSILON[dtype] * float(size.max())
-    )
+    return Expected(_to_stored_type(total, dtype), exact, world * _EPSILON[dtype] * float(size.max()))
 
 
 def rotate(target: Array, source: Array, number: int) -> None:

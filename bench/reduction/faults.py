@@ -81,9 +81,7 @@ def once(bench: Bench, side: Side) -> list[Finding]:
     ]
 
 
-def often(
-    bench: Bench, side: Side, kills: int = KILLS, operations: int = OPERATIONS
-) -> list[Finding]:
+def often(bench: Bench, side: Side, kills: int = KILLS, operations: int = OPERATIONS) -> list[Finding]:
     """Kill reducers at random times, spread evenly over the operations, and restart each immediately. Raises
     SideFailed at the first wrong result, or if a worker fails."""
     draw = random.Random(_SEED)
@@ -120,9 +118,7 @@ def often(
     ]
 
 
-def steady(
-    bench: Bench, side: Side, rounds: int = ROUNDS, cases: Sequence[Case] = STEADY
-) -> list[Finding]:
+def steady(bench: Bench, side: Side, rounds: int = ROUNDS, cases: Sequence[Case] = STEADY) -> list[Finding]:
     """Measure the cost of fault tolerance without faults.
 
     A client that keeps data which other ranks may need after the loss of a reducer is compared with a client
@@ -140,9 +136,7 @@ def steady(
                     series.operation(counts=False)
                     durations = [series.operation() for _ in range(case.tasks[0].count)]
                     seconds[on].append(median(durations))
-        costs = [
-            ready / bare - 1 for ready, bare in zip(seconds[True], seconds[False], strict=True)
-        ]
+        costs = [ready / bare - 1 for ready, bare in zip(seconds[True], seconds[False], strict=True)]
         cost, ready = median(costs), median(seconds[True])
         links = f"{case.rate:g} Mbit/s" if case.rate else "unshaped"
         findings.append(

@@ -45,13 +45,7 @@ class Series:
     """Operations of one task, one after another. The first `warm_up` operations do not count."""
 
     def __init__(
-        self,
-        processes: Processes,
-        hosts: Sequence[Host],
-        task: Task,
-        first: int,
-        *,
-        exact: bool = True,
+        self, processes: Processes, hosts: Sequence[Host], task: Task, first: int, *, exact: bool = True
     ) -> None:
         """`hosts`: the hosts of the workers. `first`: number of the first operation, which determines the
         data. `exact`: whether reducers must return the sum in the order of ranks."""
@@ -86,9 +80,7 @@ class Series:
             self.seconds.append(seconds)
             self.checks.append(checked)
             self._worker_seconds += [answer["processor"] for answer in checked]
-            self._busy = [
-                have + now - then for have, now, then in zip(self._busy, ended, begun, strict=True)
-            ]
+            self._busy = [have + now - then for have, now, then in zip(self._busy, ended, begun, strict=True)]
         return seconds
 
     def warm_up(self, count: int) -> None:
@@ -103,9 +95,7 @@ class Series:
         for _ in range(self._task.count):
             self.operation()
         reducers = self._processes.reducer_seconds() - reducers
-        traffic = [
-            host.traffic().since(then) for host, then in zip(self._hosts, before, strict=True)
-        ]
+        traffic = [host.traffic().since(then) for host, then in zip(self._hosts, before, strict=True)]
         return self.sample(traffic, reducers)
 
     def sample(self, traffic: Sequence[Traffic] = (), reducers: float = 0.0) -> Sample:
@@ -148,9 +138,7 @@ class Series:
             and self._task.nbytes >= SMALLEST_BYTES
             and not first["ordered"]
         ):
-            raise SideFailed(
-                f"{name}: operation {number} is not the sum in the order of ranks, bit by bit"
-            )
+            raise SideFailed(f"{name}: operation {number} is not the sum in the order of ranks, bit by bit")
 
 
 def _ticks() -> list[int]:

@@ -55,9 +55,7 @@ class Traffic:
 
     def since(self, before: "Traffic") -> "Traffic":
         return Traffic(
-            self.sent - before.sent,
-            self.sent_on_wire - before.sent_on_wire,
-            self.received - before.received,
+            self.sent - before.sent, self.sent_on_wire - before.sent_on_wire, self.received - before.received
         )
 
 
@@ -75,9 +73,7 @@ class Host:
 
     def traffic(self) -> Traffic:
         (link,) = _query("ip", "-n", self.namespace, "-s", "-j", "link", "show", self.device)
-        (queue,) = _query(
-            "tc", "-n", self.namespace, "-s", "-j", "qdisc", "show", "dev", self.device
-        )
+        (queue,) = _query("tc", "-n", self.namespace, "-s", "-j", "qdisc", "show", "dev", self.device)
         stats = link["stats64"]
         on_wire = queue["bytes"] if queue["kind"] == "tbf" else 0
         return Traffic(stats["tx"]["bytes"], on_wire, stats["rx"]["bytes"])
@@ -141,9 +137,7 @@ class Network:
             self._namespace(name)
         if self._delay:
             self._relay(names)
-        self.workers = [
-            self._host(f"w{i}", 1 + i, (not i and self._slowest) or rate) for i in range(workers)
-        ]
+        self.workers = [self._host(f"w{i}", 1 + i, (not i and self._slowest) or rate) for i in range(workers)]
         self.reducers = [self._host(f"r{i}", 128 + i, reducer_rate) for i in range(reducers)]
 
     def _relay(self, names: Sequence[str]) -> None:
@@ -179,10 +173,7 @@ class Network:
             )
         _run("ip", "-n", self._switch, "link", "set", outside, "master", "bridge", "up")
         _run("ip", "-n", inside, "link", "set", device, "up")
-        _run(
-            *("ip", "-n", inside, "address", "add", f"{host.address}/24", "dev", device),
-            "noprefixroute",
-        )
+        _run(*("ip", "-n", inside, "address", "add", f"{host.address}/24", "dev", device), "noprefixroute")
         # Set the congestion control on the route, because the namespace's own setting accepts only values
         # that the machine allows for unprivileged users.
         _run(
@@ -203,9 +194,7 @@ class Network:
             _run("ip", "-n", self._switch, "link", "set", outside, "gso_max_segs", "1")
             # Shape both directions of the link. Incoming frames have passed the sender's link already.
             share = 1 - (1 - self._loss) ** 2
-            rule = (
-                f"-A INPUT -i {device} -m statistic --mode random --probability {share:.6f} -j DROP"
-            )
+            rule = f"-A INPUT -i {device} -m statistic --mode random --probability {share:.6f} -j DROP"
             _run(*host.command(["iptables", *rule.split()]))
         return host
 
@@ -236,9 +225,7 @@ def _inside(namespace: str, words: Sequence[str]) -> list[str]:
 def _remove(namespace: str) -> None:
     """Remove a namespace. End all processes in it first: otherwise the namespace would continue to exist
     without a name."""
-    listed = subprocess.run(
-        ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False
-    )
+    listed = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False)
     for pid in listed.stdout.split():
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)

@@ -43,13 +43,7 @@ def draw(ratios: Sequence[Comparison], sizes: Sequence[Comparison], path: Path) 
 def _bars(axes: Any, compared: Sequence[Comparison]) -> None:
     rows = range(len(compared))
     names = [f"{comparison.task.title}\n{comparison.case.title}" for comparison in compared]
-    axes.barh(
-        rows,
-        [comparison.ratio for comparison in compared],
-        height=0.6,
-        color=_OURS,
-        label="measured",
-    )
+    axes.barh(rows, [comparison.ratio for comparison in compared], height=0.6, color=_OURS, label="measured")
     for row, comparison in zip(rows, compared, strict=True):
         axes.text(0.04, row, f"{comparison.ratio:.2f}×", color="white", va="center")
         if comparison.theory:

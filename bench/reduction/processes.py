@@ -166,9 +166,7 @@ class Processes:
         environ = self._around.of_worker(self.side, rank) | {CHANNEL: str(theirs.fileno())}
         words = [str(self._python), "-m", "bench.reduction.worker"]
         with theirs:
-            process = _start(
-                self._around.workers[rank], words, environ, log, keep=(theirs.fileno(),)
-            )
+            process = _start(self._around.workers[rank], words, environ, log, keep=(theirs.fileno(),))
         return _Worker(process, ours, log)
 
     def _receive(self, rank: int) -> Answer | None:
@@ -195,11 +193,7 @@ class Processes:
 
 
 def _start(
-    host: Host,
-    words: Sequence[str],
-    environ: Mapping[str, str],
-    log: Path,
-    keep: Sequence[int] = (),
+    host: Host, words: Sequence[str], environ: Mapping[str, str], log: Path, keep: Sequence[int] = ()
 ) -> "subprocess.Popen[bytes]":
     with log.open("wb") as file:
         return subprocess.Popen(

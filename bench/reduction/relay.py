@@ -71,9 +71,7 @@ def main(words: Sequence[str]) -> int:
         device, namespace = cable.split(":")
         inside = f"inside{number}"
         pairs.append((cable_end(device), cable_end(inside)))
-        subprocess.run(
-            ["ip", "link", "set", inside, "netns", namespace, "name", "eth0"], check=True
-        )
+        subprocess.run(["ip", "link", "set", inside, "netns", namespace, "name", "eth0"], check=True)
     print("ready", flush=True)
     carry(pairs, float(seconds))
     return 0

@@ -39,9 +39,7 @@ class Results:
     rounds: Sequence[Round]
 
     def samples(self, side: str, task: Task) -> list[Sample]:
-        return [
-            by_side[side][task.key] for by_side in self.rounds if task.key in by_side.get(side, {})
-        ]
+        return [by_side[side][task.key] for by_side in self.rounds if task.key in by_side.get(side, {})]
 
     def keep(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -107,9 +105,7 @@ class Bench:
                 if case.about:
                     finished.append(self._in_turn(case, network, order, number))
                 else:
-                    finished.append(
-                        {side.name: self._side(case, network, side, number) for side in order}
-                    )
+                    finished.append({side.name: self._side(case, network, side, number) for side in order})
         about = {"machine": report.machine(), "began": began, "load": load, **self.facts}
         if case.about:
             about["said"] = dict(self.said)

@@ -14,11 +14,7 @@ def budget_table(compared: Sequence[Comparison]) -> str:
     ]
     for comparison in compared:
         limit = f"{comparison.theory.limit:.2f}" if comparison.theory else "–"
-        bound = (
-            f"{comparison.ring_part:.1%} / {comparison.part_of_bound:.1%}"
-            if comparison.theory
-            else "–"
-        )
+        bound = f"{comparison.ring_part:.1%} / {comparison.part_of_bound:.1%}" if comparison.theory else "–"
         lines.append(
             f"| {comparison.case.title} | {comparison.task.title} | {_seconds(comparison.gloo.seconds)} | "
             f"{_seconds(comparison.ours.seconds)} | **{comparison.ratio:.3f}×** | {limit} | "
@@ -92,9 +88,7 @@ def numerics(compared: Sequence[Comparison]) -> str:
 
 
 def faults(findings: Sequence[Finding]) -> str:
-    rows = (
-        f"| {finding.what} | {finding.value} |{_verdict(finding.held)} |" for finding in findings
-    )
+    rows = (f"| {finding.what} | {finding.value} |{_verdict(finding.held)} |" for finding in findings)
     return "\n".join(["| what | what came of it | budget_table |", "|---|---|---|", *rows])
 
 

@@ -23,15 +23,7 @@ import traceback
 from collections.abc import Callable
 
 from bench.reduction.retention import Retention
-from bench.reduction.works import (
-    AllReduce,
-    Answer,
-    Communication,
-    Torch,
-    Training,
-    Work,
-    wait_until,
-)
+from bench.reduction.works import AllReduce, Answer, Communication, Torch, Training, Work, wait_until
 
 CHANNEL = "BENCH_CHANNEL"
 """Environment variable with the descriptor of the command socket."""

@@ -92,9 +92,7 @@ class Training:
             # Scaled up, because a deep model must learn enough to make differences of the losses visible.
             layer.weight.data.mul_(3**0.5)
         options = {} if bucket is None else {"bucket_cap_mb": bucket}
-        self._model = torch.nn.parallel.DistributedDataParallel(
-            torch.nn.Sequential(*layers), **options
-        )
+        self._model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), **options)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.1)
         self._rank = rank
         self._loss = 0.0

@@ -79,17 +79,13 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--problems", nargs="+", default=[], choices=sorted(PROBLEMS))
     parser.add_argument("--candidates", nargs="+", default=[], choices=CANDIDATES)
     parser.add_argument("--seeds", type=int, default=5, help="runs of each case")
-    parser.add_argument(
-        "--first-seed", type=int, default=0, help="first seed; use 1000 to choose constants"
-    )
+    parser.add_argument("--first-seed", type=int, default=0, help="first seed; use 1000 to choose constants")
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument(
         "--note", default=f"commit {report.commit() or 'unknown'}", help="note below the tables"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
-    parser.add_argument(
-        "--report", action="store_true", help="run nothing, report the stored results"
-    )
+    parser.add_argument("--report", action="store_true", help="run nothing, report the stored results")
     return parser.parse_args(words)
 
 
@@ -109,9 +105,7 @@ def tasks(options: argparse.Namespace) -> Iterator[Task]:
 
 def work(wanted: Sequence[Task], options: argparse.Namespace) -> list[Result]:
     """Run the tasks without a stored result. Return the results of all tasks that succeeded."""
-    known = {
-        result.task: result for result in kept(RESULTS) if result.version == version(result.task)
-    }
+    known = {result.task: result for result in kept(RESULTS) if result.version == version(result.task)}
     missing = [] if options.report else [task for task in wanted if task not in known]
     say(f"{len(wanted)} runs, {len(missing)} to do, {options.jobs} at a time ...")
     for done, result in enumerate(do(missing, options.jobs), start=1):

@@ -12,10 +12,7 @@ _OWN = ("msgspec>=0.19,<1",)
 """The dependencies of Trainshed's studies, in addition to NumPy."""
 
 _OPTUNA = ("optuna>=5,<6", "torch==2.13.0", "numpy>=2,<3", "scipy>=1.13,<2", "scikit-learn>=1.5,<2")
-_NEEDED = {
-    Engine.OPTUNA_TPE.value: ("optuna", _OPTUNA),
-    Engine.OPTUNA_GP.value: ("optuna", _OPTUNA),
-}
+_NEEDED = {Engine.OPTUNA_TPE.value: ("optuna", _OPTUNA), Engine.OPTUNA_GP.value: ("optuna", _OPTUNA)}
 TIMEOUT = 1800
 
 

@@ -44,9 +44,7 @@ def regrets_after(results: Sequence[Result], trials: int) -> Regrets:
     for result in sorted(results, key=lambda result: result.task.seed):
         if len(result.regrets) >= trials:
             case = regrets.setdefault((result.task.problem, result.task.pending), {})
-            case.setdefault(result.task.candidate, []).append(
-                max(result.regrets[trials - 1], FLOOR)
-            )
+            case.setdefault(result.task.candidate, []).append(max(result.regrets[trials - 1], FLOOR))
     return regrets
 
 

@@ -21,9 +21,7 @@ def pitfalls() -> tuple[Problem, ...]:
         _move_optimum("failing-oblique-5", 5, 5.0, _fail_half, turned=True),
         hartmann("hartmann-6-outliers", outliers=_OUTLIER_FRACTION, spoilt_by=30.0, pending=(1,)),
         hartmann("hartmann-6-unsaid", noise=0.1, is_told=False, pending=(1,)),
-        _move_optimum(
-            "sphere-5-outliers", 5, 5.0, _sphere, outliers=_OUTLIER_FRACTION, spoilt_by=1000.0
-        ),
+        _move_optimum("sphere-5-outliers", 5, 5.0, _sphere, outliers=_OUTLIER_FRACTION, spoilt_by=1000.0),
         _move_optimum("sphere-5-unsaid", 5, 5.0, _sphere, noise=2.0),
     )
 
@@ -61,9 +59,7 @@ def _move_optimum(
         return value
 
     spec = study([double(f"x{index}", -bound, bound) for index in range(count)])
-    return Problem(
-        name, spec, objective, noise=noise, outliers=outliers, spoilt_by=spoilt_by, pending=(1,)
-    )
+    return Problem(name, spec, objective, noise=noise, outliers=outliers, spoilt_by=spoilt_by, pending=(1,))
 
 
 def rotation(count: int, draw: random.Random) -> list[list[float]]:

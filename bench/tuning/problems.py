@@ -10,16 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from trainshed.core.study.spec import (
-    Goal,
-    Metric,
-    Noise,
-    Parameter,
-    ParameterType,
-    Scale,
-    StudySpec,
-    Value,
-)
+from trainshed.core.study.spec import Goal, Metric, Noise, Parameter, ParameterType, Scale, StudySpec, Value
 
 METRIC = "loss"
 Point = Mapping[str, Value]
@@ -167,8 +158,7 @@ def hartmann(
                 for coordinate, turned in zip(coordinates(point, 6), mirrored, strict=True)
             ]
             return -sum(
-                alpha
-                * math.exp(-sum(a * (v - p) ** 2 for a, v, p in zip(row, x, places, strict=True)))
+                alpha * math.exp(-sum(a * (v - p) ** 2 for a, v, p in zip(row, x, places, strict=True)))
                 for alpha, row, places in zip(_ALPHA, _A, _P, strict=True)
             )
 
@@ -207,10 +197,7 @@ def _conditional() -> Problem:
         _child(double("rate", 1e-5, 1e-1, Scale.LOG), "net"),
         _child(double("momentum", 0.5, 0.999, Scale.REVERSE_LOG), "net"),
         _child(integer("layers", 1, 6), "net"),
-        _child(
-            Parameter("width", ParameterType.DISCRETE, values=(16.0, 32.0, 64.0, 128.0, 256.0)),
-            "net",
-        ),
+        _child(Parameter("width", ParameterType.DISCRETE, values=(16.0, 32.0, 64.0, 128.0, 256.0)), "net"),
         _child(Parameter("gate", ParameterType.CATEGORICAL, categories=("a", "b", "c")), "net"),
     )
 

@@ -34,9 +34,7 @@ rows = ["months,calls,left"]
 for _ in range(1000):
     months, calls = chance.randrange(48), chance.randrange(12)
     rows.append(f"{months},{calls},{int(calls * 4 - months + chance.gauss(0, 6) > 0)}")
-storage.Client().bucket(BUCKET).blob(f"{EXPERIMENT}/customers.csv").upload_from_string(
-    "\n".join(rows) + "\n"
-)
+storage.Client().bucket(BUCKET).blob(f"{EXPERIMENT}/customers.csv").upload_from_string("\n".join(rows) + "\n")
 dataset = aiplatform.TabularDataset.create(
     display_name="customers", gcs_source=f"gs://{BUCKET}/{EXPERIMENT}/customers.csv"
 )

@@ -17,9 +17,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument(
-        "--seed", type=int, default=secrets.randbelow(10**6), help="to run the same again"
-    )
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="to run the same again")
     parser.add_argument(
         "--life",
         type=float,
@@ -31,16 +29,12 @@ def main() -> int:
     parser.add_argument(
         "--kinds", nargs="*", choices=tuple(KINDS), default=(), help="these kinds of jobs alone"
     )
-    parser.add_argument(
-        "--nodes", type=int, default=1, help="virtual nodes; several are drained at random"
-    )
+    parser.add_argument("--nodes", type=int, default=1, help="virtual nodes; several are drained at random")
     parser.add_argument(
         "--strict", action="store_true", help="nodes have room for so many replicas and no more"
     )
     parser.add_argument(
-        "--at-ends",
-        action="store_true",
-        help="kill service and zygote whenever a program is about to end",
+        "--at-ends", action="store_true", help="kill service and zygote whenever a program is about to end"
     )
     parser.add_argument(
         "--faults",
@@ -51,10 +45,7 @@ def main() -> int:
         "all of it, but nothing if nodes are drained",
     )
     parser.add_argument(
-        "--tunings",
-        type=int,
-        default=None,
-        help="tuning jobs among the others; 2, but 0 with drains",
+        "--tunings", type=int, default=None, help="tuning jobs among the others; 2, but 0 with drains"
     )
     values = vars(parser.parse_args())
     is_drained = values["nodes"] > 1

@@ -41,12 +41,8 @@ def read(home: Path) -> ObservedReplica:
     if not home.is_dir():
         return ObservedReplica((), False, False)
     names = sorted(path.name for path in home.iterdir())
-    lives = tuple(
-        _life(home, int(match[1]), match[2]) for match in map(_BEGUN.fullmatch, names) if match
-    )
-    return ObservedReplica(
-        lives, any(name.startswith("two-") for name in names), _is_locked(home / "alive")
-    )
+    lives = tuple(_life(home, int(match[1]), match[2]) for match in map(_BEGUN.fullmatch, names) if match)
+    return ObservedReplica(lives, any(name.startswith("two-") for name in names), _is_locked(home / "alive"))
 
 
 def _life(home: Path, number: int, token: str) -> ObservedIncarnation:

@@ -32,13 +32,7 @@ _CAUSES: Final = {
     End.DRILLED_STOCKOUT: "no capacity",
     End.DRILLED_INTERNAL: "the service itself",
 }
-_RETRIES: Final = {
-    "lost": 3,
-    "transient": 3,
-    "spot preemption": 6,
-    "no capacity": 3,
-    "the service itself": 2,
-}
+_RETRIES: Final = {"lost": 3, "transient": 3, "spot preemption": 6, "no capacity": 3, "the service itself": 2}
 """Job retries by cause. "3 attempts in total" are two retries."""
 _NO_ROOM: Final = "Resources are insufficient in region: us-central1."
 _SPENT: Final = {
@@ -137,9 +131,7 @@ def course(plan: JobPlan, moves: Moves | None = None) -> Course:
         lives.append(0)
 
 
-def expected_outcomes(
-    plan: JobPlan, natural: Outcome | None, history: History
-) -> tuple[Outcome, ...]:
+def expected_outcomes(plan: JobPlan, natural: Outcome | None, history: History) -> tuple[Outcome, ...]:
     """Return all correct outcomes. There are two only if a cancel and an exit were too close to distinguish.
     `natural`: the outcome without the cancel.
 
@@ -178,9 +170,7 @@ def _outcome_of_end(plan: JobPlan, end: End) -> Outcome | None:
     if end is End.SUCCEEDS:
         return Outcome("SUCCEEDED")
     if end is End.DRILLED_OOM:
-        text = (
-            f"The replica {_name(plan)} ran out of memory and exited with a non-zero status of 137."
-        )
+        text = f"The replica {_name(plan)} ran out of memory and exited with a non-zero status of 137."
         return Outcome("FAILED", 3, text)
     return _failure_outcome(plan, end)
 

@@ -24,9 +24,7 @@ class _PlanGenerator:
         self._chance = chance
         self._pace = pace
 
-    def life(
-        self, end: End, *, waits_for: str | None = None, term: str = "dies", part: float = 1
-    ) -> Life:
+    def life(self, end: End, *, waits_for: str | None = None, term: str = "dies", part: float = 1) -> Life:
         seconds = self._chance.uniform(self._pace.shortest, self._pace.longest) * part
         burst = self._chance.choice((1, 1, 1, 4, 25))
         pause = self._chance.choice((0.005, 0.02, 0.05, 0.2)) * (4 if burst > 1 else 1)
@@ -47,17 +45,13 @@ class _PlanGenerator:
 
     def gang_succeeds(self) -> JobPlan:
         worker = self._chance.choice((End.SUCCEEDS, End.RUNS_ON))
-        return self.plan(
-            self.gang(self.life(End.SUCCEEDS), self.life(worker, term=self.some_term()))
-        )
+        return self.plan(self.gang(self.life(End.SUCCEEDS), self.life(worker, term=self.some_term())))
 
     def fails(self) -> JobPlan:
         return self.plan(self.one(self.life(End.FAILS)))
 
     def worker_fails(self) -> JobPlan:
-        pools = self.gang(
-            self.life(End.RUNS_ON, term=self.some_term()), self.life(End.FAILS), replicas=1
-        )
+        pools = self.gang(self.life(End.RUNS_ON, term=self.some_term()), self.life(End.FAILS), replicas=1)
         return self.plan(pools, actor="workerpool1-0")
 
     def cancelled_job(self) -> JobPlan:
@@ -95,9 +89,7 @@ class _PlanGenerator:
 
     def crashes_and_is_cancelled(self) -> JobPlan:
         """Return a job whose cancel is sent while the whole job restarts."""
-        pools = self.one(
-            self.life(End.ABORTS, part=0.4), self.life(End.RUNS_ON, term=self.some_term())
-        )
+        pools = self.one(self.life(End.ABORTS, part=0.4), self.life(End.RUNS_ON, term=self.some_term()))
         return self.plan(pools, cancel=CancelAt.REACHED)
 
     def is_killed(self) -> JobPlan:
@@ -144,11 +136,7 @@ class _PlanGenerator:
         return (*killed, self.life(End.SUCCEEDS))
 
     def plan(
-        self,
-        pools: tuple[Pool, ...],
-        *,
-        actor: str = "workerpool0-0",
-        cancel: CancelAt = CancelAt.NEVER,
+        self, pools: tuple[Pool, ...], *, actor: str = "workerpool0-0", cancel: CancelAt = CancelAt.NEVER
     ) -> JobPlan:
         return JobPlan("", "", self._chance.random() < 0.5, pools, actor, cancel)
 

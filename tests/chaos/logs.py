@@ -113,9 +113,7 @@ def from_our_api(service: Service, target: str) -> dict[str, list[Line]]:
     return lines
 
 
-def from_logging_api(
-    service: Service, job_id: str, size: int
-) -> tuple[dict[str, list[str]], list[str]]:
+def from_logging_api(service: Service, job_id: str, size: int) -> tuple[dict[str, list[str]], list[str]]:
     """Return texts by task name from all pages of `entries:list`. Check that entries are unique and in order
     of time.
     """

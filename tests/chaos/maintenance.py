@@ -84,9 +84,7 @@ class Maintenance:
         until = time.monotonic() + _LEAVES
         left: Any = None
         while time.monotonic() < until:
-            left = next(
-                node["replicas"] for node in self._check_nodes([name]) if node["name"] == name
-            )
+            left = next(node["replicas"] for node in self._check_nodes([name]) if node["name"] == name)
             if not left:
                 return
             time.sleep(0.2)
@@ -97,7 +95,5 @@ class Maintenance:
         answer, _ = self._victim.call_with_retries("GET", _NODES)
         for node in answer["nodes"]:
             if (node["condition"] == "DRAINED") is not (node["name"] in drained):
-                self.faults_found.append(
-                    f"{node['name']} is {node['condition']}; drained: {drained}"
-                )
+                self.faults_found.append(f"{node['name']} is {node['condition']}; drained: {drained}")
         return answer["nodes"]

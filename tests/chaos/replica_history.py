@@ -57,9 +57,7 @@ class ReplicaHistory:
     @property
     def is_worn(self) -> bool:
         """Return whether drains may have used all restarts of an attempt, and therefore ended it."""
-        return bool(self.moved_incarnations) and any(
-            start.incarnation > _RESTARTS for start in self.starts
-        )
+        return bool(self.moved_incarnations) and any(start.incarnation > _RESTARTS for start in self.starts)
 
     def needless(self) -> list[int]:
         """Return incarnations followed by another one in the same attempt, without a drain."""
@@ -87,9 +85,7 @@ def replica_history(
     starts = tuple(_starts(mine))
     parts, _ = logs.parts(lines)
     attempt_of = {part.token: part.attempt for part in parts}
-    attempts = [
-        attempt_of.get(life.token) or _attempt_at(life.start_time, starts) for life in seen.lives
-    ]
+    attempts = [attempt_of.get(life.token) or _attempt_at(life.start_time, starts) for life in seen.lives]
     moved = {
         life.number
         for life, attempt, following, its_attempt in zip(
@@ -100,17 +96,14 @@ def replica_history(
     }
     asked_to_leave = sum(entry["kind"] == "replica_asked_to_leave" for entry in mine)
     unmade = sum(
-        "no shim came up" in entry["message"]
-        and overlaps(hangs, at := nanoseconds(entry["at"]), at)
+        "no shim came up" in entry["message"] and overlaps(hangs, at := nanoseconds(entry["at"]), at)
         for entry in mine
         if entry["kind"] == "replica_lost"
     )
     return ReplicaHistory(seen, starts, tuple(attempts), frozenset(moved), asked_to_leave, unmade)
 
 
-def ended_by_full_disk(
-    timeline: Iterable[Mapping[str, Any]], full: Sequence[Span]
-) -> Iterator[int]:
+def ended_by_full_disk(timeline: Iterable[Mapping[str, Any]], full: Sequence[Span]) -> Iterator[int]:
     """Return attempts that ended with a start on a full disk (docs/adr/0045). `full`: the periods; a service
     may report it only after a restart.
     """
@@ -144,9 +137,7 @@ def _starts(entries: Iterable[Mapping[str, Any]]) -> list[Start]:
             attempt, incarnation = details["attempt"], details["incarnation"]
             if entry["kind"] == "replica_started":
                 starts.append(Start(attempt, incarnation, nanoseconds(entry["at"])))
-            elif all(
-                (start.attempt, start.incarnation) != (attempt, incarnation) for start in starts
-            ):
+            elif all((start.attempt, start.incarnation) != (attempt, incarnation) for start in starts):
                 starts.append(Start(attempt, incarnation, 0))
     return starts
 

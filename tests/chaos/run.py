@@ -190,9 +190,7 @@ def _left_behind(directory: Path, mounted: Sequence[str]) -> Iterator[str]:
             yield f"left on the machine: {thing}"
 
 
-def _report(
-    options: Options, reports: list[Report], done: Counter[str], wrong: list[str]
-) -> Iterator[str]:
+def _report(options: Options, reports: list[Report], done: Counter[str], wrong: list[str]) -> Iterator[str]:
     """Return the outcomes of the jobs, the actions in the meantime, and all errors."""
     states = Counter(report.state for report in reports)
     counts = sum((report.counts for report in reports), Counter[str]())

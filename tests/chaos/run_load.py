@@ -151,9 +151,7 @@ def _stop_zygote(victim: Victim, actions: JobActions) -> None:
         time.sleep(0.2)
     victim.hangs.append(Span(began, time.time_ns()))
     if victim.waits_for_zygote:
-        victim.faults.append(
-            f"a zygote that hangs was not replaced within {_ZYGOTE_REPLACEMENT_TIMEOUT:g} s"
-        )
+        victim.faults.append(f"a zygote that hangs was not replaced within {_ZYGOTE_REPLACEMENT_TIMEOUT:g} s")
 
 
 def _check_answers(victim: Victim) -> None:
@@ -167,9 +165,7 @@ def _check_answers(victim: Victim) -> None:
         victim.faults.append(f"a look at the nodes took {took:.1f} s")
 
 
-def _wait_for_kill_time(
-    options: Options, victim: Victim, actions: JobActions, chance: random.Random
-) -> None:
+def _wait_for_kill_time(options: Options, victim: Victim, actions: JobActions, chance: random.Random) -> None:
     """Wait for the time of the next kill: before the service is ready, or close to a request or an exit."""
     if options.at_ends:
         if victim.wait():

@@ -23,10 +23,7 @@ def _custom_job(plan: JobPlan, arguments: Arguments) -> dict[str, Any]:
     spec = job["jobSpec"]
     for position, made in enumerate(spec["workerPoolSpecs"]):
         made["containerSpec"]["args"] = arguments(plan, position, plan.pools[position])
-    scheduling = {
-        "restartJobOnWorkerRestart": plan.restart_whole,
-        "disableRetries": plan.no_retries,
-    }
+    scheduling = {"restartJobOnWorkerRestart": plan.restart_whole, "disableRetries": plan.no_retries}
     spec["scheduling"] = {key: True for key, is_set in scheduling.items() if is_set}
     return job
 

@@ -35,14 +35,10 @@ def program_lines(token: str, *numbers: int, attempt: int = 1) -> list[logs.Line
 def test_chaos_log_checks_detect_gaps_and_duplicates() -> None:
     """spec/logs#order: no lost, duplicate or reordered line."""
     first, second = "a" * 12, "b" * 12
-    whole, wrong = logs.parts(
-        [*program_lines(first, 0, 1, 2), *program_lines(second, 0, 1, attempt=2)]
-    )
+    whole, wrong = logs.parts([*program_lines(first, 0, 1, 2), *program_lines(second, 0, 1, attempt=2)])
     assert whole == [logs.Part(first, 1, 3), logs.Part(second, 2, 2)]
     assert not wrong
-    assert not logs.parts(
-        [*program_lines(first, 0), (1, f"{first} 1 workerp"), *program_lines(second, 0)]
-    )[1]
+    assert not logs.parts([*program_lines(first, 0), (1, f"{first} 1 workerp"), *program_lines(second, 0)])[1]
     for lines in (
         program_lines(first, 0, 2),
         program_lines(first, 0, 1, 1),

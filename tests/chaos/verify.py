@@ -15,12 +15,7 @@ from tests.chaos.actions import Story, diary_of
 from tests.chaos.diary import ObservedReplica, read
 from tests.chaos.expected import Course, History, Outcome, course, decisive, expected_outcomes
 from tests.chaos.plans import CancelAt, End, JobPlan
-from tests.chaos.replica_history import (
-    ReplicaHistory,
-    ended_by_full_disk,
-    nanoseconds,
-    replica_history,
-)
+from tests.chaos.replica_history import ReplicaHistory, ended_by_full_disk, nanoseconds, replica_history
 from tests.chaos.victim import Span, request
 from tests.e2e.running import Service
 
@@ -161,9 +156,7 @@ def outcome(job: FinishedJob, whole: Course) -> Iterator[str]:
     state = view["state"] if plan.is_ml else f"JOB_STATE_{view['state']}"
     if public["state"] != state:
         yield f"its public state is {public['state']}, not {state}"
-    message = (
-        public.get("errorMessage", "") if plan.is_ml else public.get("error", {}).get("message", "")
-    )
+    message = public.get("errorMessage", "") if plan.is_ml else public.get("error", {}).get("message", "")
     if message.removeprefix("CANCELED: ") != error["message"]:
         yield f"its public message is {message!r}, not {error['message']!r}"
 
@@ -201,9 +194,7 @@ def _after_the_end(job: FinishedJob) -> Iterator[str]:
                 yield f"{replica}, life {life.number}: a sign {late:.1f} ms after the job's end"
 
 
-def _starts(
-    plan: JobPlan, view: Mapping[str, Any], replica: str, fate: ReplicaHistory
-) -> Iterator[str]:
+def _starts(plan: JobPlan, view: Mapping[str, Any], replica: str, fate: ReplicaHistory) -> Iterator[str]:
     """Check that no program started twice and none was restarted without a reason
     (spec/failures#lost-replicas).
     """
@@ -213,19 +204,13 @@ def _starts(
     # A program may be stopped before it opens its diary: in a cancelled job, next to the actor, or by a
     # drain.
     silent = view["attempt"] if replica != plan.actor else view["state"] == "CANCELLED"
-    if (
-        not 0
-        <= len(starts) - len(fate.observed.lives)
-        <= silent + fate.asked_to_leave + fate.unmade
-    ):
+    if not 0 <= len(starts) - len(fate.observed.lives) <= silent + fate.asked_to_leave + fate.unmade:
         yield f"{len(fate.observed.lives)} lives, and the timeline tells of {starts}"
     if replica != plan.actor and (needless := fate.needless()):
         yield f"restarted for nothing after the lives {needless} of attempts {fate.attempts}"
 
 
-def _attempts(
-    plan: JobPlan, whole: Course, view: Mapping[str, Any], fate: ReplicaHistory
-) -> Iterator[str]:
+def _attempts(plan: JobPlan, whole: Course, view: Mapping[str, Any], fate: ReplicaHistory) -> Iterator[str]:
     """Check restarts and attempts against spec/failures#lost-replicas."""
     counts = fate.counts
     mine = tuple(counts[number] for number in range(1, view["attempt"] + 1))
@@ -280,8 +265,7 @@ def _check_file_contents(job: FinishedJob, service: Service) -> Iterator[str]:
             yield f"{name}: our own API gives other lines than there are on disk"
         texts = [text for _, text in on_disk]
         read_there = [
-            text
-            for _, text in logs.program_lines((0, text) for text in tasks.get(replica["task"], ()))
+            text for _, text in logs.program_lines((0, text) for text in tasks.get(replica["task"], ()))
         ]
         if read_there != texts:
             yield f"{name}: {len(texts)} lines on disk, {len(read_there)} in the Logging API, or others"

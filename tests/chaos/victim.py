@@ -23,11 +23,7 @@ from tests.e2e.running import Service, command, environment, launch
 
 START: Final = 60.0
 """Seconds within which a service must be ready."""
-_MARKS: Final = {
-    "zygote": "zygote",
-    "advisor": "studies.advisor_process",
-    "buckets": "trainshed.buckets",
-}
+_MARKS: Final = {"zygote": "zygote", "advisor": "studies.advisor_process", "buckets": "trainshed.buckets"}
 """Markers in the command lines of a service's children."""
 CALL_TIMEOUT: Final = 300.0
 """Total seconds for which a caller retries."""
@@ -97,9 +93,7 @@ class Victim:
         with log.open("a") as file:
             file.write(f"--- start {self.starts}\n")
         argv = command("up", "--port", "0", "--data", str(self.data), *self._args)
-        self._process, self._ready = launch(
-            argv, log, env=environment(self.data), stdin=subprocess.DEVNULL
-        )
+        self._process, self._ready = launch(argv, log, env=environment(self.data), stdin=subprocess.DEVNULL)
 
     def wait(self) -> bool:
         """Wait until the service is ready. Return False if it exited or took too long."""

@@ -68,9 +68,7 @@ class Service:
         """Start the process, or restart it at the same address. Return when it listens."""
         if not self.listeners.is_open:
             self.listeners = Listeners.open(replace(self.setup, port=self.port))
-        descriptors = {
-            name: listener.fileno() for name, listener in self.listeners.sockets().items()
-        }
+        descriptors = {name: listener.fileno() for name, listener in self.listeners.sockets().items()}
         self.process = fork_server.buckets().fork(
             [*MODULE, "0", self.setup.encode(), encode(descriptors)],
             os.environ,

@@ -15,9 +15,7 @@ from tests.sources import search_path
 NOBODY = 65534
 _ROOT = Path(__file__).parents[2]
 
-as_root_only = pytest.mark.skipif(
-    os.geteuid() != 0, reason="the suite runs as an ordinary user already"
-)
+as_root_only = pytest.mark.skipif(os.geteuid() != 0, reason="the suite runs as an ordinary user already")
 
 
 def run_as_nobody(*arguments: str, timeout: float | None = None) -> None:
@@ -37,11 +35,7 @@ def run_as_nobody(*arguments: str, timeout: float | None = None) -> None:
             group=NOBODY,
             extra_groups=[],
             cwd=_ROOT,
-            env={
-                "PATH": os.defpath,
-                "PYTHONPATH": search_path(libraries),
-                "PYTHONDONTWRITEBYTECODE": "1",
-            },
+            env={"PATH": os.defpath, "PYTHONPATH": search_path(libraries), "PYTHONDONTWRITEBYTECODE": "1"},
             timeout=timeout,
         )
     finally:
@@ -64,10 +58,7 @@ def interpreter_of_nobody() -> str:
 def _may_be_run(candidate: str) -> bool:
     try:
         done = execute(
-            *(candidate, "-c", "import sys; print(sys.version_info[:2])"),
-            user=NOBODY,
-            group=NOBODY,
-            cwd="/",
+            *(candidate, "-c", "import sys; print(sys.version_info[:2])"), user=NOBODY, group=NOBODY, cwd="/"
         )
     except OSError:
         return False

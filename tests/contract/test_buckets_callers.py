@@ -187,9 +187,7 @@ def test_relay_connection_without_a_valid_identity_line_is_rejected(service: Ser
         assert b"older version" in answer
 
 
-def test_identity_line_may_arrive_in_pieces_and_applies_to_the_whole_connection(
-    service: Service,
-) -> None:
+def test_identity_line_may_arrive_in_pieces_and_applies_to_the_whole_connection(service: Service) -> None:
     connection = Relay(service, b"")
     connection.connect()
     who = program("p")
@@ -207,9 +205,7 @@ def test_identity_line_may_arrive_in_pieces_and_applies_to_the_whole_connection(
     connection.close()
 
 
-def test_visible_buckets_of_a_project_change_when_buckets_or_their_policies_change(
-    tmp_path: Path,
-) -> None:
+def test_visible_buckets_of_a_project_change_when_buckets_or_their_policies_change(tmp_path: Path) -> None:
     """spec/program#storage: `/gcs/BUCKET` for all current buckets."""
     store = ObjectStore(tmp_path / "buckets", rules=RULES)
     store.catalog.ensure("bucket-1", project="p")
@@ -264,9 +260,7 @@ def test_permission_changes_of_a_user_apply_to_the_next_request(service: Service
     with_key = f"/with/{storage_key(token)}"
 
     def status(method: str, target: str) -> int:
-        by_token = send_request(
-            service.port, method, target, headers={"Authorization": f"Bearer {token}"}
-        )
+        by_token = send_request(service.port, method, target, headers={"Authorization": f"Bearer {token}"})
         by_key = send_request(service.port, method, f"{with_key}{target}")
         assert by_token[0] == by_key[0], target
         return by_token[0]
@@ -290,9 +284,7 @@ def test_permission_changes_of_a_user_apply_to_the_next_request(service: Service
 
 @pytest.mark.parametrize("by_key", [False, True])
 @pytest.mark.parametrize("way", ["port", "gateway"])
-def test_running_requests_end_when_their_token_is_revoked(
-    service: Service, way: str, by_key: bool
-) -> None:
+def test_running_requests_end_when_their_token_is_revoked(service: Service, way: str, by_key: bool) -> None:
     """Within seconds, a download is interrupted and an upload is rejected. An unverified header with an
     expired token has no effect."""
     token, size = add_user(service.tokens, "ana@test", "roles/storage.objectUser", "p"), 64 * MIB
@@ -323,9 +315,7 @@ def test_running_requests_end_when_their_token_is_revoked(
     assert size > 0
 
 
-def test_console_download_ends_with_its_session(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_console_download_ends_with_its_session(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "_RECHECK_INTERVAL", 0)
     service.put("bucket-p", "big", bytes(MIB))
     sent: list[int] = []
@@ -450,9 +440,7 @@ def address(request: pytest.FixtureRequest, service: Service) -> Iterator[str]:
         yield service.address(port)
 
 
-def test_client_can_exchange_a_refresh_token_at_a_url_that_contains_a_storage_key(
-    address: str,
-) -> None:
+def test_client_can_exchange_a_refresh_token_at_a_url_that_contains_a_storage_key(address: str) -> None:
     """Google's C++ library, which PyArrow uses for `gs://`, does this with the variables of `trainshed
     env`."""
     port = int(address.split(":")[2].split("/", maxsplit=1)[0])
@@ -463,9 +451,7 @@ def test_client_can_exchange_a_refresh_token_at_a_url_that_contains_a_storage_ke
     status, _, body = send_request(port, "POST", f"/with/{key}/oauth2/token", form)
     assert status == 200
     bearer = {"Authorization": f"Bearer {json.loads(body)['access_token']}"}
-    assert (
-        send_request(port, "GET", f"/with/{key}/storage/v1/b/bucket-p/o", headers=bearer)[0] == 200
-    )
+    assert send_request(port, "GET", f"/with/{key}/storage/v1/b/bucket-p/o", headers=bearer)[0] == 200
     # Without the key, the token gives no access, and an unknown key returns no token.
     assert send_request(port, "GET", "/storage/v1/b/bucket-p/o", headers=bearer)[0] == 401
     assert send_request(port, "POST", f"/with/{'x' * 32}/oauth2/token", form)[0] == 401

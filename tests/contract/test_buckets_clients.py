@@ -166,15 +166,11 @@ def test_new_bucket_process_waits_until_the_previous_process_has_ended(service: 
 
 
 class TestGateway:
-    def test_gateway_continues_after_a_restart_of_the_bucket_process(
-        self, service: Service
-    ) -> None:
+    def test_gateway_continues_after_a_restart_of_the_bucket_process(self, service: Service) -> None:
         with serving(service.gateway()) as port:
             assert send_request(port, "GET", "/storage/v1/b", headers=service.bearer)[0] == 200
             service.stop(signal.SIGKILL)
-            status, answered, body = send_request(
-                port, "GET", "/storage/v1/b", headers=service.bearer
-            )
+            status, answered, body = send_request(port, "GET", "/storage/v1/b", headers=service.bearer)
             assert (status, answered["retry-after"]) == (503, "1")
             assert "restarting" in json.loads(body)["error"]["message"]
             service.start()
@@ -189,9 +185,7 @@ class TestGateway:
             assert send_request(port, "GET", "/storage/v1/b/open-1", headers=forged)[0] == 401
             assert send_request(port, "GET", "/storage/v1/b/open-1", headers=known)[0] == 404
 
-    def test_gateway_preserves_addresses_header_case_and_chunked_bodies(
-        self, service: Service
-    ) -> None:
+    def test_gateway_preserves_addresses_header_case_and_chunked_bodies(self, service: Service) -> None:
         """spec/clients#tensorflow: libcurl-based clients require capital letters in Location and Range."""
         client_at(service.address()).create_bucket("bucket-1")
         with serving(service.gateway()) as port:

@@ -174,9 +174,7 @@ def test_preconditions_apply_in_remote_buckets(bucket: Any) -> None:
     assert bucket.blob("x", generation=second).download_as_bytes() == b"three"
 
 
-def test_exactly_one_of_several_concurrent_object_creations_succeeds(
-    bucket: Any, service: Service
-) -> None:
+def test_exactly_one_of_several_concurrent_object_creations_succeeds(bucket: Any, service: Service) -> None:
     """The store decides, so this is also true for several services."""
 
     def create(number: int) -> bool:
@@ -347,10 +345,7 @@ def test_xml_api_uses_remote_buckets(service: Service, bucket: Any, tmp_path: Pa
     whole = os.urandom(3 * MIB + 5)
     (tmp_path / "content").write_bytes(whole)
     transfer_manager.upload_chunks_concurrently(  # pyright: ignore[reportUnknownMemberType]
-        str(tmp_path / "content"),
-        bucket.blob("big"),
-        chunk_size=MIB,
-        worker_type=transfer_manager.THREAD,
+        str(tmp_path / "content"), bucket.blob("big"), chunk_size=MIB, worker_type=transfer_manager.THREAD
     )
     assert bucket.blob("big").download_as_bytes() == whole
     assert ask("DELETE", "/big")[0] == 204

@@ -292,7 +292,5 @@ def test_error_names_the_unsupported_signature_version(signer: Signer) -> None:
 def test_json_api_rejects_signed_urls(signer: Signer) -> None:
     query = urlsplit(signer.url()).query
     target = f"/storage/v1/b/bucket-p/o/{quote(NAME, safe='')}?{query}"
-    status, _, body = send_request(
-        signer.service.port, "GET", target, headers=signer.service.bearer
-    )
+    status, _, body = send_request(signer.service.port, "GET", target, headers=signer.service.bearer)
     assert (status, json.loads(body)["error"]["code"]) == (400, 400)

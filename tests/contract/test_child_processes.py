@@ -89,12 +89,8 @@ async def running_keeper(setup: BucketSetup) -> AsyncGenerator[Listeners]:
         await keeper.close()
 
 
-@pytest.mark.parametrize(
-    ("state", "hold"), [("serving", signal.SIGSTOP), ("beginning", signal.SIGCONT)]
-)
-def test_bucket_process_ends_with_a_killed_service(
-    tmp_path: Path, state: str, hold: signal.Signals
-) -> None:
+@pytest.mark.parametrize(("state", "hold"), [("serving", signal.SIGSTOP), ("beginning", signal.SIGCONT)])
+def test_bucket_process_ends_with_a_killed_service(tmp_path: Path, state: str, hold: signal.Signals) -> None:
     """The child may be busy in an endless computation, or just starting."""
     child = orphan_child(SPAWNED, setup_in(tmp_path).encode(), state, hold=hold)
     wait_until_gone([child])

@@ -75,11 +75,7 @@ async def test_dataset_shards_are_written_with_the_permissions_of_the_job(
         ("gs://of-other/in/small.csv", "gs://of-own/out/x", "does not have storage.objects"),
         ("gs://of-own/in/small.csv", "gs://of-other/out/x", "does not have storage.objects"),
         ("gs://of-own/in/none.csv", "gs://of-own/out/x", "no longer exists"),
-        (
-            "gs://of-own/in/bad.csv",
-            "gs://of-own/out/x",
-            "in/bad.csv, row 4 (line 5): the row has 1",
-        ),
+        ("gs://of-own/in/bad.csv", "gs://of-own/out/x", "in/bad.csv, row 4 (line 5): the row has 1"),
     ],
 )
 async def test_split_of_forbidden_or_invalid_files_is_rejected(
@@ -115,9 +111,7 @@ async def test_directory_is_copied_with_the_permissions_of_the_project(service: 
     processes = SplitProcesses(service.replicas)
     await processes.copy(DirectoryCopy("gs://of-own/m/", "gs://of-own/copy/"), OWN)
     place = service.root / "of-own"
-    copied = {
-        str(f.relative_to(place / "copy")) for f in (place / "copy").rglob("*") if f.is_file()
-    }
+    copied = {str(f.relative_to(place / "copy")) for f in (place / "copy").rglob("*") if f.is_file()}
     kept = {str(f.relative_to(place / "m")) for f in (place / "m").rglob("*") if f.is_file()}
     assert copied == kept
     assert len(kept) == 3

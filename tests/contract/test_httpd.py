@@ -191,9 +191,7 @@ def statuses(answers: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("behind", [b"}}}}", b"GET /" + b"a" * (1 << 17), b"x: " * (1 << 16)])
-def test_invalid_data_after_a_request_does_not_replace_its_response(
-    served: Served, behind: bytes
-) -> None:
+def test_invalid_data_after_a_request_does_not_replace_its_response(served: Served, behind: bytes) -> None:
     """The body is longer than its announced length. The request has had its effect, so the caller must
     receive the response."""
     whole = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}"

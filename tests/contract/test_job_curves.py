@@ -126,9 +126,7 @@ def harness(tmp_path: Path) -> CurveHarness:
     return CurveHarness(tmp_path)
 
 
-async def test_waiting_reader_is_notified_of_each_written_measurement(
-    harness: CurveHarness,
-) -> None:
+async def test_waiting_reader_is_notified_of_each_written_measurement(harness: CurveHarness) -> None:
     """Counts of an evaluation take precedence over training. All values of a finished job are read."""
     await harness.create(RUNNING)
     async with harness.service() as curves:
@@ -199,9 +197,7 @@ async def killed_at_commits(harness: CurveHarness, moment: str) -> None:
     assert (series.step, series.value, series.count) == (9, 9 / 8, 10)
 
 
-async def test_unread_curves_of_a_finished_job_are_read_after_a_restart(
-    harness: CurveHarness,
-) -> None:
+async def test_unread_curves_of_a_finished_job_are_read_after_a_restart(harness: CurveHarness) -> None:
     """This works even if the record of an earlier job is unreadable."""
     await harness.create(RUNNING)
     bad = replace(RUNNING, uid=JobUid(1), name=replace(RUNNING.name, job_id="1"))
@@ -250,9 +246,7 @@ async def test_curves_of_a_deleted_job_are_not_stored(harness: CurveHarness) -> 
     assert list((harness.root / "points").iterdir()) == []
 
 
-async def test_invalid_events_do_not_stop_the_reading_of_valid_events(
-    harness: CurveHarness,
-) -> None:
+async def test_invalid_events_do_not_stop_the_reading_of_valid_events(harness: CurveHarness) -> None:
     """The events have invalid times and values, and unusual steps and tags."""
     await harness.create(RUNNING)
     writer = EventWriter(harness.logs, clock)

@@ -93,9 +93,7 @@ def pieces(data: bytes) -> list[bytes]:
     return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
-async def test_connections_without_http2_are_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connections_without_http2_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with relay_setup(tmp_path) as setup:
         reader, writer = await asyncio.open_connection("127.0.0.1", setup.port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")

@@ -41,9 +41,7 @@ class Block:
 
 
 def pages() -> list[Path]:
-    guides = sorted(
-        page for page in (ROOT / "docs").glob("*.md") if page.name not in GENERATED_PAGES
-    )
+    guides = sorted(page for page in (ROOT / "docs").glob("*.md") if page.name not in GENERATED_PAGES)
     return [ROOT / "README.md", *guides]
 
 
@@ -62,9 +60,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def input_blocks() -> list[Block]:
     """Return all blocks of input."""
-    return [
-        block for page in pages() for block in blocks(page) if block.language in INPUT_LANGUAGES
-    ]
+    return [block for page in pages() for block in blocks(page) if block.language in INPUT_LANGUAGES]
 
 
 def without_comment(command: str) -> str:

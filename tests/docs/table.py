@@ -52,9 +52,7 @@ BLOCKS: dict[str, Runs | File] = {
     "docs/team.md#Use service accounts": Runs(expected_output="created key"),
     "docs/team.md#Limits and usage": Runs(expected_output="MACHINE-HOURS"),
     "docs/secrets.md#Secrets": Runs(expected_output="tls-key"),
-    "docs/shell.md#Open a shell in a running replica": Runs(
-        job="going", expected_output="in the replica"
-    ),
+    "docs/shell.md#Open a shell in a running replica": Runs(job="going", expected_output="in the replica"),
     "docs/shell.md#Autopsies": Runs(job="failed"),
     "docs/tensorboard.md#TensorBoard": Runs(expected_output="http://"),
     "docs/reduction-server.md#Reduction Server": Runs(),
@@ -73,9 +71,7 @@ BLOCKS: dict[str, Runs | File] = {
     "docs/clients.md#Vertex AI SDK": Runs(),
     "docs/clients.md#Vertex AI SDK 2": Runs(prelude=_SDK),
     "docs/clients.md#API client library": Runs(),
-    "docs/experiments.md#Experiments and tensorboards": Runs(
-        prelude=_SDK + _VERTEX, expected_output="third"
-    ),
+    "docs/experiments.md#Experiments and tensorboards": Runs(prelude=_SDK + _VERTEX, expected_output="third"),
     "docs/experiments.md#In a terminal": Runs(expected_output="displayName: third"),
     "docs/models.md#Evaluations": Runs(
         prelude=_SDK + _VERTEX,

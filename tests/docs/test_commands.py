@@ -231,9 +231,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShellEnvironment]:
 
 
 @pytest.mark.parametrize("key", [key for key, row in BLOCKS.items() if isinstance(row, Runs)])
-def test_command_block_of_the_docs_has_its_documented_effect(
-    key: str, bed: ShellEnvironment
-) -> None:
+def test_command_block_of_the_docs_has_its_documented_effect(key: str, bed: ShellEnvironment) -> None:
     block, row = _BLOCKS[key], BLOCKS[key]
     assert isinstance(row, Runs)
     if "gcloud" in block.text and shutil.which("gcloud") is None:

@@ -75,9 +75,7 @@ def node_modules() -> Path:
                 subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
             except subprocess.SubprocessError as failure:
                 cause = getattr(failure, "stderr", "")
-                pytest.skip(
-                    f"npm installs nothing, so what it brings is NOT tested: {failure} {cause}"
-                )
+                pytest.skip(f"npm installs nothing, so what it brings is NOT tested: {failure} {cause}")
     return place / "node_modules"
 
 
@@ -103,9 +101,7 @@ def page_messages() -> Iterator[PageMessages]:
 
 
 @pytest.fixture
-def enter(
-    chromium: Browser, service: Service, page_messages: PageMessages
-) -> Iterator[Callable[..., Page]]:
+def enter(chromium: Browser, service: Service, page_messages: PageMessages) -> Iterator[Callable[..., Page]]:
     """A page whose user has followed the link of `trainshed console`."""
     contexts: list[BrowserContext] = []
 

@@ -126,12 +126,7 @@ class ForkServer:
         """
         reader, writer = os.pipe()
         nothing = os.open(os.devnull, os.O_RDONLY)
-        request = {
-            "program": program,
-            "environ": dict(environ),
-            "cwd": str(cwd or Path.cwd()),
-            "kept": kept,
-        }
+        request = {"program": program, "environ": dict(environ), "cwd": str(cwd or Path.cwd()), "kept": kept}
         text = json.dumps(request).encode()
         descriptors = [writer, nothing if stdin is None else stdin, stdout, stderr, *kept]
         try:

@@ -54,11 +54,7 @@ def _load_fork_server() -> ForkServer | None:
     assert BINARY is not None
     root = Path(BINARY).resolve().parents[1]
     python = root / "platform/bundledpythonunix/bin/python3"
-    if (
-        not python.exists()
-        or not (root / "lib/gcloud.py").exists()
-        or "CLOUDSDK_PYTHON" in os.environ
-    ):
+    if not python.exists() or not (root / "lib/gcloud.py").exists() or "CLOUDSDK_PYTHON" in os.environ:
         return None
     environ = {
         "PATH": os.environ["PATH"],
@@ -102,12 +98,7 @@ def _run(
         return loaded.fork_server.run(loaded.program, loaded.environ, seconds=timeout, cwd=cwd)
     assert BINARY is not None
     return subprocess.run(
-        [BINARY, *arguments],
-        env=environ,
-        capture_output=True,
-        timeout=timeout,
-        cwd=cwd,
-        check=False,
+        [BINARY, *arguments], env=environ, capture_output=True, timeout=timeout, cwd=cwd, check=False
     )
 
 
@@ -163,17 +154,11 @@ class Gcloud:
         environ = self.environment()
         reader, writer = os.pipe()
         if loaded := _loaded_for(arguments, environ):
-            process = loaded.fork_server.fork(
-                loaded.program, loaded.environ, stdout=writer, stderr=writer
-            )
+            process = loaded.fork_server.fork(loaded.program, loaded.environ, stdout=writer, stderr=writer)
             kill = process.kill
         else:
             process = subprocess.Popen(
-                [BINARY, *arguments],
-                env=environ,
-                stdout=writer,
-                stderr=writer,
-                start_new_session=True,
+                [BINARY, *arguments], env=environ, stdout=writer, stderr=writer, start_new_session=True
             )
             kill = functools.partial(os.killpg, process.pid, signal.SIGKILL)
         os.close(writer)

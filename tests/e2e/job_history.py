@@ -73,9 +73,7 @@ def waiting_at(gate: Path, then: str = "") -> str:
     return f"open({str(gate)!r}).read()\n{then}"
 
 
-def pools(
-    *scripts: str | tuple[str, int], mark: str = "", machine: str = "n1-standard-4"
-) -> dict[str, Any]:
+def pools(*scripts: str | tuple[str, int], mark: str = "", machine: str = "n1-standard-4") -> dict[str, Any]:
     """Return a CustomJob with a reporting program per worker pool, with a number of replicas if
     it is not 1.
     """
@@ -84,9 +82,7 @@ def pools(
         command = ["python3", "-c", f"{reporting_start(script)}\n# {mark}"]
         return worker_pool(count, machine, containerSpec={"imageUri": SKLEARN, "command": command})
 
-    return custom_job(
-        *(pool(*script) if isinstance(script, tuple) else pool(script) for script in scripts)
-    )
+    return custom_job(*(pool(*script) if isinstance(script, tuple) else pool(script) for script in scripts))
 
 
 def history_of(service: Service, job_id: str) -> JobHistory:

@@ -188,9 +188,7 @@ def trainshed(
     run = fork_server.services().run(
         words, {**environment(data), **(variables or {})}, stdin=stdin.encode(), cwd=cwd
     )
-    done = subprocess.CompletedProcess(
-        words, run.returncode, run.stdout.decode(), run.stderr.decode()
-    )
+    done = subprocess.CompletedProcess(words, run.returncode, run.stdout.decode(), run.stderr.decode())
     assert status in (None, done.returncode), (done.stdout, done.stderr)
     return done
 
@@ -287,11 +285,7 @@ def launch(argv: Sequence[str], log: Path, **options: Any) -> tuple[subprocess.P
     reader, writer = os.pipe()
     with log.open("ab") as output:
         process = subprocess.Popen[bytes](
-            [*argv, "--ready-fd", str(writer)],
-            pass_fds=(writer,),
-            stdout=output,
-            stderr=output,
-            **options,
+            [*argv, "--ready-fd", str(writer)], pass_fds=(writer,), stdout=output, stderr=output, **options
         )
     os.close(writer)
     return process, reader
@@ -334,11 +328,7 @@ def start(
         argv = [*prefix, *command(*words)]
         process, reader = launch(argv, log, env=environ, process_group=group)
     service = ready(data, process, reader, log)
-    if (
-        not new_authority
-        and not _certificates().exists()
-        and (data / "tls" / "server.pem").exists()
-    ):
+    if not new_authority and not _certificates().exists() and (data / "tls" / "server.pem").exists():
         shutil.copytree(data / "tls", _certificates())
     return service
 
@@ -369,9 +359,7 @@ def down(data: Path) -> None:
     CliRunner().invoke(group, ["down", "--data", str(data)], catch_exceptions=False)
 
 
-def worker_pool(
-    count: int = 1, machine: str = "n1-standard-4", **program: object
-) -> dict[str, Any]:
+def worker_pool(count: int = 1, machine: str = "n1-standard-4", **program: object) -> dict[str, Any]:
     """Return a pool with this number of replicas; None for 0."""
     if not count:
         return {}

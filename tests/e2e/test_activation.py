@@ -43,9 +43,7 @@ class Keeper:
         self.sockets = [socket.create_server(("127.0.0.1", port)) for port in _run_of_ports()]
         self.port = self.sockets[0].getsockname()[1]
         # Different from the numbers that the service expects.
-        self.handles = [
-            fcntl.fcntl(listener.fileno(), fcntl.F_DUPFD, 50) for listener in self.sockets
-        ]
+        self.handles = [fcntl.fcntl(listener.fileno(), fcntl.F_DUPFD, 50) for listener in self.sockets]
 
     def popen(self, *words: str) -> "subprocess.Popen[bytes]":
         handles = ",".join(map(str, self.handles))
@@ -115,9 +113,7 @@ def _get(port: int, path: str, token: str) -> str:
 
 
 def _rpc(channel: grpc.Channel, token: str) -> str:
-    method: Any = cast("Any", channel).unary_unary(
-        "/google.cloud.aiplatform.v1.JobService/ListCustomJobs"
-    )
+    method: Any = cast("Any", channel).unary_unary("/google.cloud.aiplatform.v1.JobService/ListCustomJobs")
     request = b"\x0a" + bytes([len(_PARENT)]) + _PARENT
     try:
         method(request, timeout=60, metadata=(("authorization", f"Bearer {token}"),))
@@ -192,9 +188,7 @@ def test_no_call_fails_while_the_service_restarts(keeper: Keeper) -> None:
             caller.thread.join()
         process.terminate()
         process.wait(60)
-    assert {name: {*outcomes} for name, outcomes in restarted.items()} == {
-        name: {"200"} for name in callers
-    }
+    assert {name: {*outcomes} for name, outcomes in restarted.items()} == {name: {"200"} for name in callers}
     after = {outcome for caller in callers.values() for outcome in caller.outcomes}
     assert after <= {"200", *_RETRYABLE}
 

@@ -26,15 +26,9 @@ def credentials(token: str) -> Any:
 
 def build_client(service: Service, api: str, version: str) -> Any:
     """Return a client from the library's discovery document with this service's address, as in the recipe."""
-    options = import_untyped("google.api_core.client_options").ClientOptions(
-        api_endpoint=service.rest
-    )
+    options = import_untyped("google.api_core.client_options").ClientOptions(api_endpoint=service.rest)
     return discovery.build(
-        api,
-        version,
-        static_discovery=True,
-        client_options=options,
-        credentials=credentials(service.token),
+        api, version, static_discovery=True, client_options=options, credentials=credentials(service.token)
     )
 
 

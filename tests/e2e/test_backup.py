@@ -33,12 +33,7 @@ for number in range({count}):
 def put(service: Service, name: str, content: bytes, bucket: str = BUCKET) -> None:
     """Create an object with metadata in one multipart request."""
     about = json.dumps(
-        {
-            "name": name,
-            "contentType": "text/x-test",
-            "metadata": {"of": name},
-            "cacheControl": "no-store",
-        }
+        {"name": name, "contentType": "text/x-test", "metadata": {"of": name}, "cacheControl": "no-store"}
     ).encode()
     body = b"".join(
         (
@@ -114,9 +109,7 @@ def write_curve(service: Service) -> str:
     service.call("POST", f"{experiment}?tensorboardExperimentId=e", {})
     run = f"{experiment}/e/runs"
     service.call("POST", f"{run}?tensorboardRunId=r", {})
-    series = service.call(
-        "POST", f"{run}/r/timeSeries", {"displayName": "loss", "valueType": "SCALAR"}
-    )
+    series = service.call("POST", f"{run}/r/timeSeries", {"displayName": "loss", "valueType": "SCALAR"})
     data = {
         "tensorboardTimeSeriesId": series["name"].rpartition("/")[2],
         "values": [{"step": str(step), "scalar": {"value": step / 4}} for step in (1, 2, 3)],
@@ -130,8 +123,7 @@ def test_backup_under_load_can_be_restored_next_to_the_original(data: Path, tmp_
     mark = new_mark()
     with running(data) as original:
         done = submit(
-            original,
-            container_job(COUNTS.format(mark="", place="quiet/by-job", count=100, pause=0)),
+            original, container_job(COUNTS.format(mark="", place="quiet/by-job", count=100, pause=0))
         )
         assert original.finish(done)["state"] == "SUCCEEDED"
         curve = write_curve(original)
@@ -146,8 +138,7 @@ def test_backup_under_load_can_be_restored_next_to_the_original(data: Path, tmp_
             put(original, "x", content, VERSIONED)
         quiet = {n: blob for n, blob in objects(original).items() if n.startswith("quiet/")}
         busy = submit(
-            original,
-            container_job(COUNTS.format(mark=mark, place="busy-job", count=100_000, pause=0.02)),
+            original, container_job(COUNTS.format(mark=mark, place="busy-job", count=100_000, pause=0.02))
         )
         assert any(line == "40" for line in original.follow(busy))
         programs = find_marked(mark)
@@ -166,9 +157,7 @@ def test_backup_under_load_can_be_restored_next_to_the_original(data: Path, tmp_
             assert {name: blob for name, blob in here.items() if name.startswith("quiet/")} == quiet
             # The restored job restarts and writes its files again during the comparison.
             same = [
-                name
-                for name in here
-                if here[name] == there.get(name) and not name.startswith("busy-job/")
+                name for name in here if here[name] == there.get(name) and not name.startswith("busy-job/")
             ]
             for name in same[:10]:
                 assert twin.read(BUCKET, name) == original.read(BUCKET, name)

@@ -26,8 +26,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.mark.parametrize(
-    ("place", "path"),
-    [("rest", "/trainshed/v1/status"), ("storage", "/storage/v1/b?project=trainshed")],
+    ("place", "path"), [("rest", "/trainshed/v1/status"), ("storage", "/storage/v1/b?project=trainshed")]
 )
 def test_dns_rebinding_is_rejected(service: Service, place: str, path: str) -> None:
     evil = {"Host": "rebound.evil.example:8080"}
@@ -41,9 +40,7 @@ def test_dns_rebinding_is_rejected(service: Service, place: str, path: str) -> N
 @pytest.mark.parametrize("verb", ["POST", "DELETE", "PUT", "PATCH"])
 @pytest.mark.parametrize("place", ["rest", "storage"])
 @pytest.mark.parametrize("origin", [EVIL, "null"])
-def test_csrf_from_a_foreign_page_is_rejected(
-    service: Service, place: str, verb: str, origin: str
-) -> None:
+def test_csrf_from_a_foreign_page_is_rejected(service: Service, place: str, verb: str, origin: str) -> None:
     path = f"{CUSTOM_JOBS}/1" if place == "rest" else "/storage/v1/b/trainshed/o/x"
     refusal = service.ask(verb, path, place=place, headers={"Origin": origin})
     assert refusal.status == 403
@@ -69,9 +66,7 @@ def test_cross_site_websocket_is_rejected(service: Service) -> None:
         assert "token" in json.loads(connection.recv())["error"]
 
 
-def test_websocket_that_receives_invalid_text_closes_without_affecting_the_service(
-    service: Service,
-) -> None:
+def test_websocket_that_receives_invalid_text_closes_without_affecting_the_service(service: Service) -> None:
     door = f"{service.rest.replace('http', 'ws', 1)}/shell/connect"
     log = service.data / "service.log"
     before = log.read_text()

@@ -15,16 +15,12 @@ _PLAIN = ("--faults", "--tunings", "0")
     "options",
     [
         pytest.param(
-            ("--jobs", "12", "--kills", "6", "--seed", "7", *_PLAIN),
-            id="any moment",
-            marks=pytest.mark.soak,
+            ("--jobs", "12", "--kills", "6", "--seed", "7", *_PLAIN), id="any moment", marks=pytest.mark.soak
         ),
         # tests/engines/conformance kills at every step of a start and a stop, tests/sim at every commit.
         pytest.param(("--jobs", "3", "--kills", "1", "--seed", "7", *_PLAIN), id="a few"),
         pytest.param(
-            ("--jobs", "12", "--kills", "6", "--seed", "10"),
-            id="with faults",
-            marks=pytest.mark.soak,
+            ("--jobs", "12", "--kills", "6", "--seed", "10"), id="with faults", marks=pytest.mark.soak
         ),
         pytest.param(
             ("--jobs", "14", "--kills", "4", "--seed", "8", "--nodes", "2", "--strict"),

@@ -100,9 +100,7 @@ def test_new_user_can_submit_a_job_and_watch_its_progress(
 
 
 @needs_view
-def test_zoom_into_a_long_curve_shows_more_points(
-    service: Service, enter: Callable[..., Page]
-) -> None:
+def test_zoom_into_a_long_curve_shows_more_points(service: Service, enter: Callable[..., Page]) -> None:
     lines = 'for n in range(5000):\n    w.scalar("loss", 9.0 if n == 3333 else 1 / (n + 1), n)\n'
     job = container_job(f'{WRITER}\nw = EventWriter("/gcs/trainshed/long/logs")\n{lines}')
     job["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://trainshed/long"}
@@ -121,9 +119,7 @@ def test_zoom_into_a_long_curve_shows_more_points(
     expect(chart).not_to_have_attribute("data-curves", re.compile(r" 9\.0,"))
 
 
-def test_user_finds_the_reason_for_a_failed_job(
-    service: Service, enter: Callable[..., Page]
-) -> None:
+def test_user_finds_the_reason_for_a_failed_job(service: Service, enter: Callable[..., Page]) -> None:
     run_job(service, container_job(FAILING, name="broken"))
     page = enter()
     page.goto(service.rest)
@@ -340,9 +336,7 @@ DRAWN = """() => [...document.querySelectorAll(".uplot")].every(chart => !chart.
 
 
 def too_wide(page: Page) -> int:
-    return page.evaluate(
-        "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    )
+    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
 def picture(page: Page, name: str, form: str) -> None:
@@ -373,9 +367,7 @@ def test_every_console_page_meets_the_accessibility_rules(
             page.emulate_media(color_scheme="dark")
             if SOAKS:
                 picture(page, name, "dark")
-            result += [
-                f"in dark, {item}" for item in page.evaluate(FIND_VIOLATIONS, ["color-contrast"])
-            ]
+            result += [f"in dark, {item}" for item in page.evaluate(FIND_VIOLATIONS, ["color-contrast"])]
             page.emulate_media(color_scheme="light")
         page.set_viewport_size(FORMS["phone"]["viewport"])
         page.wait_for_function(DRAWN)
@@ -388,9 +380,7 @@ def test_every_console_page_meets_the_accessibility_rules(
     assert faults == []
 
 
-def test_bucket_objects_are_served_as_downloads(
-    service: Service, enter: Callable[..., Page]
-) -> None:
+def test_bucket_objects_are_served_as_downloads(service: Service, enter: Callable[..., Page]) -> None:
     bucket = service.extra["bucket"]
     path = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name=out/page.html"
     service.ask("POST", path, b"<script>alert(1)</script>", headers={"Content-Type": "text/html"})

@@ -224,9 +224,7 @@ def test_open_job_page_shows_that_its_job_was_deleted_or_its_user_signed_out(
 
 
 @pytest.fixture
-def service_and_browser(
-    tmp_path: Path, chromium: Browser
-) -> Iterator[tuple[Service, BrowserContext]]:
+def service_and_browser(tmp_path: Path, chromium: Browser) -> Iterator[tuple[Service, BrowserContext]]:
     """A service for this test, and a signed-in browser."""
     service = start(tmp_path / "data", "--port", str(free_port()))
     context = chromium.new_context(**FORMS["light"], reduced_motion="reduce")

@@ -101,9 +101,7 @@ def program_output(service: Service, tmp_path_factory: pytest.TempPathFactory) -
     return seen_by_sdk(service, _PROGRAM, str(scratch), SKLEARN, _SCRIPT)
 
 
-def test_datasets_of_each_kind_are_created_listed_and_updated(
-    program_output: dict[str, Any],
-) -> None:
+def test_datasets_of_each_kind_are_created_listed_and_updated(program_output: dict[str, Any]) -> None:
     assert program_output["name"] == "rows"
     assert program_output["schema"].endswith("/tabular_1.0.0.yaml")
     assert program_output["same"]
@@ -132,9 +130,7 @@ def test_datasets_and_models_are_exported(service: Service, program_output: dict
 
 
 @needs_view
-def test_program_reads_the_splits_of_its_dataset(
-    service: Service, program_output: dict[str, Any]
-) -> None:
+def test_program_reads_the_splits_of_its_dataset(service: Service, program_output: dict[str, Any]) -> None:
     rows = json_of(service.lines(program_output["job"]), "FOUND")
     assert rows.pop("format") == "csv"
     assert sorted(int(row) for some in rows.values() for row in some) == list(range(1000))

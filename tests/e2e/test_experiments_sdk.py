@@ -110,9 +110,7 @@ def test_values_logged_by_a_notebook_are_read_back(service: Service) -> None:
     assert "trial-grpc" not in seen["left"]
 
 
-def test_experiment_run_contains_the_values_of_several_writers_and_of_a_job(
-    service: Service,
-) -> None:
+def test_experiment_run_contains_the_values_of_several_writers_and_of_a_job(service: Service) -> None:
     """facts/experiments#etags: over REST the SDK fails at the first conflict, so conflicts do not occur;
     facts/experiments#jobs.
     """

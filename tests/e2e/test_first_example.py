@@ -51,10 +51,7 @@ def test_documented_examples_resume_from_checkpoints_after_a_kill(
     words = f"run {program} --image {image} --format json -- --pause 0.2 --epochs 50"
     run = trainshed(*words.split(), data=service.data, cwd=ROOT / "examples/resume")
     job = json.loads(run.stdout)["uid"]
-    drill = {
-        "kind": "kill",
-        "atLine": "(?i)^epoch 25/",
-    }  # Long after its order and long before the end.
+    drill = {"kind": "kill", "atLine": "(?i)^epoch 25/"}  # Long after its order and long before the end.
     service.call("POST", f"/trainshed/v1/jobs/{job}:drill", drill)
     service.finish(job)
     report = service.call("GET", f"/trainshed/v1/jobs/{job}/resumeReport")

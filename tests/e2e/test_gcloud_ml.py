@@ -120,11 +120,7 @@ SEARCH = {
                     "scaleType": "UNIT_LOG_SCALE",
                 },
                 {"parameterName": "units", "type": "DISCRETE", "discreteValues": [16, 32, 64]},
-                {
-                    "parameterName": "optimizer",
-                    "type": "CATEGORICAL",
-                    "categoricalValues": ["sgd", "adam"],
-                },
+                {"parameterName": "optimizer", "type": "CATEGORICAL", "categoricalValues": ["sgd", "adam"]},
             ],
         },
     }
@@ -192,12 +188,9 @@ def submitted_jobs(gcloud: Gcloud, source: Path) -> Iterator[Submitted]:
             *("--job-dir", f"gs://{BUCKET}/guide", "--labels", "team=red,kind=test"),
             *("--service-account", f"trainer@{PROJECT}.iam.gserviceaccount.com", "--", *USER),
         ),
-        "fails": training(
-            *("fails", "--config", "fail.yaml", "--scale-tier", "basic-gpu", "--stream-logs")
-        ),
+        "fails": training(*("fails", "--config", "fail.yaml", "--scale-tier", "basic-gpu", "--stream-logs")),
         "tuned": training(
-            *("tuned", "--config", "search.yaml", "--stream-logs"),
-            *("--job-dir", f"gs://{BUCKET}/tuned"),
+            *("tuned", "--config", "search.yaml", "--stream-logs"), *("--job-dir", f"gs://{BUCKET}/tuned")
         ),
     }
     with ThreadPoolExecutor(len(commands)) as pool:
@@ -221,9 +214,7 @@ def describe_job(service: Service, job_id: str) -> dict[str, Any]:
     return service.call("GET", f"/v1/projects/{PROJECT}/jobs/{job_id}")
 
 
-def test_job_on_a_custom_cluster_succeeds_when_its_master_succeeds(
-    submitted_jobs: Submitted,
-) -> None:
+def test_job_on_a_custom_cluster_succeeds_when_its_master_succeeds(submitted_jobs: Submitted) -> None:
     """The guide's form runs on this machine with any requested resources (spec/submit#gcloud, spec/program,
     spec/lifecycle#end). The workers never end.
     """
@@ -239,9 +230,7 @@ def test_job_on_a_custom_cluster_succeeds_when_its_master_succeeds(
         "the last lines are missing in what submit --stream-logs showed:\n" + "\n".join(log)
     )
 
-    met = next(line for line in submitted_jobs.lines("guide") if line.startswith("MET ")).split()[
-        1:
-    ]
+    met = next(line for line in submitted_jobs.lines("guide") if line.startswith("MET ")).split()[1:]
     assert len(met) == 3
     roles: list[tuple[str, int]] = []
     view = submitted_jobs.finish("guide")
@@ -354,10 +343,7 @@ def test_gcloud_lists_relabels_and_cancels_a_job(gcloud: Gcloud) -> None:
     gcloud.run("ai-platform", "jobs", "cancel", "waits")
     assert service.finish(ref("waits"))["state"] == "CANCELLED"
     job = describe_job(service, "waits")
-    assert (job["state"], job["errorMessage"]) == (
-        "CANCELLED",
-        "The job was cancelled by the user.",
-    )
+    assert (job["state"], job["errorMessage"]) == ("CANCELLED", "The job was cancelled by the user.")
     service.call("POST", f"/v1/projects/{PROJECT}/jobs/waits:cancel", {}, expect=400)
 
 

@@ -6,14 +6,7 @@ from typing import cast
 
 import pytest
 
-from tests.e2e.hostile.attack_setup import (
-    MEMORY,
-    OWN,
-    STAGED,
-    STAGING,
-    AttackSetup,
-    open_attack_setup,
-)
+from tests.e2e.hostile.attack_setup import MEMORY, OWN, STAGED, STAGING, AttackSetup, open_attack_setup
 from tests.e2e.hostile.attacks import Attack, MemoryUse, attack, memory_use_of
 from tests.e2e.hostile.table import (
     BEGIN,
@@ -70,8 +63,7 @@ def attack_run(request: pytest.FixtureRequest) -> Iterator[AttackRun]:
         assert engine["isolation"] == column.level
         # Memory attacks run in parallel with the attacker: their limits are independent.
         eaters = {
-            how: setup.submit(OWN, "memory_hog", how, str(most))
-            for how, most in _MAX_UNCONFINED_MIB.items()
+            how: setup.submit(OWN, "memory_hog", how, str(most)) for how, most in _MAX_UNCONFINED_MIB.items()
         }
         result = attack(setup)
         memory_uses = {how: memory_use_of(setup, job) for how, job in eaters.items()}
@@ -89,9 +81,7 @@ def test_every_attack_has_the_documented_result(attack_run: AttackRun) -> None:
         got = attack_run.attack.verdicts.get(row.attempt)
         expected = row.expected_outcome(attack_run.column)
         if got is not None and expected is not VARIES and (expected is HELD) == bool(got):
-            wrong.append(
-                f"{row.attempt}: should be {expected}, got {got!r} {attack_run.attack.why}"
-            )
+            wrong.append(f"{row.attempt}: should be {expected}, got {got!r} {attack_run.attack.why}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -137,9 +127,7 @@ def test_flood_of_output_does_not_grow_the_shims_memory(attack_run: AttackRun) -
     assert attack_run.attack.error["code"] == 3, "it ended as it wished"
 
 
-def test_attack_changes_neither_jobs_nor_objects_of_the_attacked_project(
-    attack_run: AttackRun,
-) -> None:
+def test_attack_changes_neither_jobs_nor_objects_of_the_attacked_project(attack_run: AttackRun) -> None:
     """The other project's job continues, its object is unchanged, and the service answers."""
     service = attack_run.setup.service
     assert service.process.poll() is None

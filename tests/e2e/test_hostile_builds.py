@@ -128,23 +128,17 @@ def test_setup_script_cannot_read_or_write_the_service(attack_run: AttackRun) ->
     """At level `session` no mechanism prevents the access, and the documentation does not promise it."""
     if not _is_namespaced(attack_run):
         return
-    assert {answer[:7] for answer in attack_run.facts["read"].values()} == {"refused"}, (
-        attack_run.facts
-    )
-    assert {answer[:7] for answer in attack_run.facts["written"].values()} == {"refused"}, (
-        attack_run.facts
-    )
+    assert {answer[:7] for answer in attack_run.facts["read"].values()} == {"refused"}, attack_run.facts
+    assert {answer[:7] for answer in attack_run.facts["written"].values()} == {"refused"}, attack_run.facts
     assert not list(attack_run.setup.service.data.glob("planted"))
-    assert {answer[:7] for answer in attack_run.facts["signals"].values()} == {"refused"}, (
-        attack_run.facts
-    )
+    assert {answer[:7] for answer in attack_run.facts["signals"].values()} == {"refused"}, attack_run.facts
 
 
 def test_setup_script_has_no_capabilities(attack_run: AttackRun) -> None:
     """At level `session` the script has the capabilities of the service's user, which has none here."""
-    assert set(attack_run.facts["capabilities"].values()) <= {
-        "0000000000000000"
-    } or not _is_namespaced(attack_run)
+    assert set(attack_run.facts["capabilities"].values()) <= {"0000000000000000"} or not _is_namespaced(
+        attack_run
+    )
     assert attack_run.facts["capabilities"]["CapEff"] == "0000000000000000"
     if attack_run.column.level == "own-user":
         assert attack_run.facts["uids"][1] != "0"
@@ -156,9 +150,7 @@ def test_setup_script_has_the_process_limit_of_a_program(attack_run: AttackRun) 
 
 
 def test_setup_script_cannot_listen_on_foreign_addresses(attack_run: AttackRun) -> None:
-    assert {answer[:7] for answer in attack_run.facts["bound"].values()} == {"refused"}, (
-        attack_run.facts
-    )
+    assert {answer[:7] for answer in attack_run.facts["bound"].values()} == {"refused"}, attack_run.facts
 
 
 def test_setup_script_sees_no_variables_of_the_service(attack_run: AttackRun) -> None:
@@ -166,9 +158,7 @@ def test_setup_script_sees_no_variables_of_the_service(attack_run: AttackRun) ->
 
 
 def test_setup_script_that_exceeds_the_memory_limit_fails_the_job(attack_run: AttackRun) -> None:
-    setup_script = (
-        f"# {uuid.uuid4().hex}\ntaken = [bytearray(b'x' * (16 << 20)) for _ in range(96)]\n"
-    )
+    setup_script = f"# {uuid.uuid4().hex}\ntaken = [bytearray(b'x' * (16 << 20)) for _ in range(96)]\n"
     job = _submit(attack_run.setup.service, source_package("", setup_script))
     error = attack_run.setup.service.finish(job, 240)["error"]
     assert error["code"] == 3
@@ -186,10 +176,7 @@ def _tar_bomb() -> bytes:
 
 _BOMBS = {
     "p.tar.gz": (_tar_bomb, "unpacks to more than 8 GiB"),
-    "members.zip": (
-        lambda: zip_of_many(2 * MAX_MEMBERS),
-        f"contains more than {MAX_MEMBERS} files",
-    ),
+    "members.zip": (lambda: zip_of_many(2 * MAX_MEMBERS), f"contains more than {MAX_MEMBERS} files"),
 }
 
 

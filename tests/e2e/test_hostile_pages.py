@@ -92,9 +92,7 @@ def test_program_cannot_act_as_the_user_of_a_browser(setup: AttackSetup, chromiu
     assert not [entry for entry in text if str(entry["from"]).startswith(setup.service.rest)]
     assert [entry["from"] for entry in text if entry["path"] == "/from-board"] == [None]
     assert all(set(entry.values()) <= {303, 401, 403} for entry in printed_value(setup, job, "GOT"))
-    assert [any(x.values()) for x in printed_value(setup, job, "REPORT")] == [False] * (
-        len(names) + 1
-    )
+    assert [any(x.values()) for x in printed_value(setup, job, "REPORT")] == [False] * (len(names) + 1)
 
     page.reload()
     expect(page.locator("#tail")).to_contain_text(secret)

@@ -58,12 +58,7 @@ def on_a_terminal(data: Path, words: list[str], directory: Path | None = None) -
     ours, theirs = pty.openpty()
     surroundings = environment(data) | {"GCLOUD_PROJECT": PROJECT, "TERM": "xterm-256color"}
     process = fork_server.services().fork(
-        ["-m", "trainshed", *words],
-        surroundings,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        cwd=directory,
+        ["-m", "trainshed", *words], surroundings, stdin=theirs, stdout=theirs, stderr=theirs, cwd=directory
     )
     os.close(theirs)
     seen = b""

@@ -25,9 +25,7 @@ def test_idle_service_stays_within_its_memory_budget(data: Path) -> None:
         wait_until_gone(pid for pid in children(service.pid) if "zygote" not in command_line(pid))
         megabytes = own_megabytes(service.pid)
         assert service.call("GET", "/storage/v1/b/trainshed")["name"] == "trainshed"
-        (buckets,) = (
-            pid for pid in children(service.pid) if "trainshed.buckets" in command_line(pid)
-        )
+        (buckets,) = (pid for pid in children(service.pid) if "trainshed.buckets" in command_line(pid))
         for_buckets = own_megabytes(buckets)
     assert megabytes <= MAX_SERVICE_MEGABYTES
     assert for_buckets <= MAX_BUCKET_MEGABYTES

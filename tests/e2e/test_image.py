@@ -31,9 +31,7 @@ _ROOTS = "/etc/ssl/certs/ca-certificates.crt"
 _OPTIONS = {
     level: shlex.split(options)
     for level, options in re.findall(
-        r"^\| `([a-z-]+)` \| (?:nothing|`(--.*?)`) \|",
-        (ROOT / "docs/server.md").read_text(),
-        re.MULTILINE,
+        r"^\| `([a-z-]+)` \| (?:nothing|`(--.*?)`) \|", (ROOT / "docs/server.md").read_text(), re.MULTILINE
     )
 }
 """Container options of docs/server.md, by the isolation level that they allow."""
@@ -140,9 +138,7 @@ def test_image_is_small_and_contains_only_the_release(
     [config] = json.loads(podman("inspect", image))
     assert config["Config"]["User"] == "1000:1000"
     assert config["Healthcheck"]["Test"][0] == "CMD"
-    texts = json.dumps(config["Config"]) + podman(
-        "history", "--no-trunc", "--format={{.CreatedBy}}", image
-    )
+    texts = json.dumps(config["Config"]) + podman("history", "--no-trunc", "--format={{.CreatedBy}}", image)
     assert not re.search(r"password|token=|PIP_INDEX_URL|/root/", texts, re.IGNORECASE)
     with tarfile.open(archive) as outer:
         layers = [name for name in outer.getnames() if outer.getmember(name).size > 10**5]
@@ -235,14 +231,10 @@ def test_commands_of_the_server_guide_succeed_on_a_bare_server(
     shown = [block for block in blocks(ROOT / "docs/server.md") if block.language == "sh"]
     *until_upgrade, upgrade = shown
     script = "\n".join(f"echo '== {block.key}'\n{block.text}" for block in until_upgrade)
-    text = podman(
-        "exec", server, "bash", "-euo", "pipefail", "-c", f"exec 2>&1\n{script}\n{_DOCTOR_SCRIPT}"
-    )
+    text = podman("exec", server, "bash", "-euo", "pipefail", "-c", f"exec 2>&1\n{script}\n{_DOCTOR_SCRIPT}")
     assert "is a token of ana@corp.example" in text
     assert re.search(r"Restored .* from a backup of /var/lib/trainshed/.trainshed", text), text
     assert "isolation         user" in text, text
     assert {*text.partition("MODES\n")[2].split()} == {"drwx------", "-rw-------"}
-    text = podman(
-        "exec", server, "bash", "-euo", "pipefail", "-c", f"{_RUNS}\n{upgrade.text}\n{_ENDED}"
-    )
+    text = podman("exec", server, "bash", "-euo", "pipefail", "-c", f"{_RUNS}\n{upgrade.text}\n{_ENDED}")
     assert text.splitlines()[-1] == "299"

@@ -66,9 +66,7 @@ def uv(*words: str | Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def install_service(
-    wheels: Path, place: Path, extra: str = "", python: str = sys.executable
-) -> Path:
+def install_service(wheels: Path, place: Path, extra: str = "", python: str = sys.executable) -> Path:
     """Install the service's wheel with its dependencies. Return the environment's bin directory."""
     uv("venv", "--python", python, place)
     [wheel] = wheels.glob("trainshed-0*.whl")

@@ -68,9 +68,7 @@ class Visitor:
         assert (let_in.status, let_in.headers["Location"]) == (303, "/")
         self.cookie = str(let_in.headers["Set-Cookie"]).partition(";")[0]
 
-    def ask(
-        self, path: str, method: str = "GET", body: bytes | None = None, **headers: str
-    ) -> Answer:
+    def ask(self, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
         sent = {"Host": self.host, **{name.replace("_", "-"): headers[name] for name in headers}}
         return self._service.ask(method, path, body, token=None, headers=sent)
 

@@ -20,9 +20,7 @@ from tests.docs.blocks import blocks
 from tests.e2e.running import ROOT
 
 _TREE = os.environ.get("TRAINSHED_TEST_MACHINE", "")
-pytestmark = pytest.mark.skipif(
-    not _TREE, reason="./dev test-machines makes a Debian, and runs these"
-)
+pytestmark = pytest.mark.skipif(not _TREE, reason="./dev test-machines makes a Debian, and runs these")
 _SCRIPTS = ROOT / "tests/machines"
 _CHECK = re.compile(r"^@ (\w+) ([0-9.]+) (ok|failed)\r?$", re.MULTILINE)
 _ENVIRONMENT = (
@@ -98,15 +96,10 @@ def _boot(disk: Path, script: str, place: Path) -> Mapping[str, Outcome]:
     ]
     log = place / "console.log"
     with log.open("w") as output:
-        subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=output, timeout=1500, check=False, cwd=place
-        )
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, timeout=1500, check=False, cwd=place)
     text = log.read_text(errors="replace")
     print(text)
-    return {
-        name: Outcome(float(seconds), result == "ok")
-        for name, seconds, result in _CHECK.findall(text)
-    }
+    return {name: Outcome(float(seconds), result == "ok") for name, seconds, result in _CHECK.findall(text)}
 
 
 def _expect(outcomes: Mapping[str, Outcome], script: str) -> None:

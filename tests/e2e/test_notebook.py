@@ -15,12 +15,7 @@ NOTEBOOK = ROOT / "examples" / "notebook" / "notebook.py"
 def test_notebook_trains_on_a_table_and_exports_a_model(service: Service, tmp_path: Path) -> None:
     """Three parallel jobs with PyTorch: a minute or two."""
     done = execute(
-        sys.executable,
-        str(NOTEBOOK),
-        "churn",
-        env=env_variables(service),
-        cwd=tmp_path,
-        timeout=500,
+        sys.executable, str(NOTEBOOK), "churn", env=env_variables(service), cwd=tmp_path, timeout=500
     )
     assert done.returncode == 0, done.stderr[-5000:]
     last = done.stdout.splitlines()[-1]

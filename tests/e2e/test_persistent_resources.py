@@ -98,11 +98,7 @@ def test_gcloud_manages_a_persistent_resource(strict: Service, tmp_path: Path) -
 def test_persistent_resource_survives_a_service_kill(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running(data, *_STRICT) as service:
-        body = {
-            "resourcePools": [
-                {"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": "3"}
-            ]
-        }
+        body = {"resourcePools": [{"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": "3"}]}
         place = "/v1/projects/trainshed/locations/us-central1/persistentResources"
         begun = service.call("POST", f"{place}?persistentResourceId=lab", body)
         service.kill()

@@ -133,9 +133,7 @@ def read_model(service: Service, uri: str) -> Any:
     return json.loads(path.read_text())
 
 
-def test_script_and_container_pipelines_register_models(
-    ran: dict[str, Any], service: Service
-) -> None:
+def test_script_and_container_pipelines_register_models(ran: dict[str, Any], service: Service) -> None:
     """`.run()` returns a Model whose artifacts are in AIP_MODEL_DIR."""
     assert ran["states"] == ["PIPELINE_STATE_SUCCEEDED"] * 2
     assert ran["get_model"]

@@ -19,9 +19,7 @@ from tests.soaks import SOAKS
 from trainshed.core.failure.reasons import reason
 
 pytestmark = pytest.mark.e2e
-PLANTED: list[dict[str, str]] = yaml.safe_load(
-    Path(__file__).with_name("planted_failures.yaml").read_text()
-)
+PLANTED: list[dict[str, str]] = yaml.safe_load(Path(__file__).with_name("planted_failures.yaml").read_text())
 PROGRAMS = [planted for planted in PLANTED if "prints" not in planted]
 SOME = 1 if SOAKS else 2
 """Every second program runs; in `./dev test-all` all of them."""
@@ -40,10 +38,7 @@ def body(planted: dict[str, str]) -> dict[str, Any]:
         return package_job(planted["package"])
     workers = int(planted.get("replicas", 0))
     job = container_job(planted.get("python", ""), pools=(1, workers), name=planted["name"])
-    job["jobSpec"]["scheduling"] = {
-        "disableRetries": True,
-        "timeout": planted.get("timeout", "60s"),
-    }
+    job["jobSpec"]["scheduling"] = {"disableRetries": True, "timeout": planted.get("timeout", "60s")}
     command = job["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["command"]
     if "shell" in planted:
         command[:] = ["bash", "-c", planted["shell"]]
@@ -67,8 +62,7 @@ def test_failure_reasons_contain_the_cause_in_one_sentence(service: Service) -> 
     jobs = {planted["name"]: submit(service, body(planted)) for planted in programs}
     views = {name: service.finish(job) for name, job in jobs.items()}
     reasons = {
-        name: view.get("failure", {}).get("reason", f"it is {view['state']}")
-        for name, view in views.items()
+        name: view.get("failure", {}).get("reason", f"it is {view['state']}") for name, view in views.items()
     }
     expect_causes(programs, reasons)
 
@@ -86,9 +80,7 @@ def failure_reason(planted: dict[str, str], place: Path) -> str:
     return reason(run.stdout.splitlines(), status=status, number=number)
 
 
-def test_failure_reason_of_a_program_run_without_a_job_contains_the_expected_cause(
-    tmp_path: Path,
-) -> None:
+def test_failure_reason_of_a_program_run_without_a_job_contains_the_expected_cause(tmp_path: Path) -> None:
     """The programs have cheap imports. Exceptions look the same in the other programs."""
     ours = [p for p in PROGRAMS if "in_job" not in p]
     programs = [p for p in ours if not re.search("numpy|sklearn|joblib", p.get("python", ""))]
@@ -99,6 +91,5 @@ def test_failure_reason_of_a_program_run_without_a_job_contains_the_expected_cau
 def test_failure_reason_of_recorded_library_output_contains_the_expected_cause() -> None:
     printed = [planted for planted in PLANTED if "prints" in planted]
     expect_causes(
-        printed,
-        {p["name"]: reason(p["prints"].splitlines(), status=1, number=None) for p in printed},
+        printed, {p["name"]: reason(p["prints"].splitlines(), status=1, number=None) for p in printed}
     )

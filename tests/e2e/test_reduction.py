@@ -85,9 +85,7 @@ def reducing(job_id: str, replica: str) -> int:
     return main
 
 
-def test_sums_are_exact_while_a_reducer_is_killed_and_restarted(
-    service: Service, commons: Path
-) -> None:
+def test_sums_are_exact_while_a_reducer_is_killed_and_restarted(service: Service, commons: Path) -> None:
     """spec/reduction#losses, spec/reduction#security: every sum exact to the bit, the reducer restarted, no
     retry. Reducers appear in views, timeline and logs, and the token appears nowhere. The end of the primary
     stops the remaining reducers.

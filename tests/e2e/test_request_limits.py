@@ -66,9 +66,7 @@ def memory_by_process(service: Service) -> dict[int, int]:
     return held
 
 
-def send_until_blocked(
-    connection: socket.socket, begin: bytes, more: bytes
-) -> tuple[int, int, str]:
+def send_until_blocked(connection: socket.socket, begin: bytes, more: bytes) -> tuple[int, int, str]:
     """Send `begin` and then `more` until the peer stops reading. Return the response's status, the number of
     sent bytes, and the message.
     """
@@ -121,9 +119,7 @@ def test_endless_request_head_is_rejected_and_not_buffered(
     with contextlib.closing(connect(narrow, place)) as connection:
         answered, sent, message = send_until_blocked(connection, begin, more)
     # A process started in the meantime is unaffected, and counts as tens of megabytes.
-    grown = sum(
-        size - before[pid] for pid, size in memory_by_process(narrow).items() if pid in before
-    )
+    grown = sum(size - before[pid] for pid, size in memory_by_process(narrow).items() if pid in before)
     print(f"{place}: {answered} after {sent >> 10} KiB, grown by {grown >> 10} KiB: {message}")
     # Storage rejects the caller after the head, and skips the body.
     assert answered == status or (place == "storage" and answered == 401)
@@ -173,9 +169,7 @@ def test_connections_of_one_caller_do_not_block_other_callers(narrow: Service) -
     console.
     """
     jobs = f"POST {CUSTOM_JOBS} HTTP/1.1\r\nHost: localhost\r\n"
-    more = (
-        f"Authorization: Bearer {narrow.token}\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
-    )
+    more = f"Authorization: Bearer {narrow.token}\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
     with contextlib.ExitStack() as attack:
         for _ in range(FILES // 4):
             stream = attack.enter_context(contextlib.closing(connect(narrow, "rest")))
@@ -211,12 +205,7 @@ CASES = {
         "Cannot find field",
         "And 19900 more faults",
     ),
-    "labels-of-the-older-api": (
-        ML_JOBS,
-        partial(with_labels, {"jobId": "x"}, 9_000),
-        "labels",
-        "at most 64",
-    ),
+    "labels-of-the-older-api": (ML_JOBS, partial(with_labels, {"jobId": "x"}, 9_000), "labels", "at most 64"),
 }
 
 

@@ -28,9 +28,7 @@ def _local_run(place: Path, *words: str, **env: str) -> Generator["subprocess.Po
 def test_ending_the_command_run_local_stops_its_job_and_its_service(tmp_path: Path) -> None:
     """SIGTERM ends it. `test_emulate.py` tests SIGKILL, and `test_demo.py` a persistent directory with
     results."""
-    (tmp_path / "task.py").write_text(
-        "import sys, time; print(*sys.argv[1:], flush=True); time.sleep(300)"
-    )
+    (tmp_path / "task.py").write_text("import sys, time; print(*sys.argv[1:], flush=True); time.sleep(300)")
     mark = new_mark()
     words = ("task.py", f"--env=JOB={mark}", "--", "-a", "b")
     with _local_run(tmp_path, *words, MARK=mark) as process:

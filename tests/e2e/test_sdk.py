@@ -173,9 +173,7 @@ def test_sdk_run_method_raises_the_error_of_the_job(program_view: dict[str, Any]
     assert "so far so good\nno data\n" in job["message"]
 
 
-def test_local_script_runs_on_three_replicas(
-    program_view: dict[str, Any], service: Service
-) -> None:
+def test_local_script_runs_on_three_replicas(program_view: dict[str, Any], service: Service) -> None:
     """spec/clients#wire: packaged by the SDK, uploaded, installed with its requirements, run as a module."""
     job = program_view["script"]
     assert job["state"] == "JOB_STATE_SUCCEEDED"

@@ -14,15 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import (
-    CUSTOM_JOBS,
-    PROJECT,
-    Service,
-    container_job,
-    running,
-    submit,
-    trainshed,
-)
+from tests.e2e.running import CUSTOM_JOBS, PROJECT, Service, container_job, running, submit, trainshed
 
 SHOW = """
 import base64, hashlib, json, os, sys, urllib.parse
@@ -91,9 +83,7 @@ class Canary:
 
 
 PHRASE = Canary('c4n\'t "be" sh\\own/ü+', " end")
-KEY = Canary(
-    "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0\n", "\n-----END PRIVATE KEY-----\n"
-)
+KEY = Canary("-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0\n", "\n-----END PRIVATE KEY-----\n")
 CANARIES = (PHRASE, KEY)
 
 
@@ -106,9 +96,7 @@ def service_with_secrets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     """A service with two secrets, set like a user."""
     with running(tmp_path_factory.mktemp("guarded")) as started:
         for name, canary in (("phrase", PHRASE), ("key", KEY)):
-            done = cli(
-                started.data, "secrets", "set", name, "--project", PROJECT, stdin=canary.value
-            )
+            done = cli(started.data, "secrets", "set", name, "--project", PROJECT, stdin=canary.value)
             assert "version 1" in done.stdout
         yield started
 
@@ -171,10 +159,7 @@ def assert_nowhere(service: Service, *job_ids: str) -> None:
     }
     texts["ml"] = response_body(service, f"/v1/projects/{PROJECT}/jobs")
     for job_id in job_ids:
-        texts |= {
-            f"{job_id}: {what}": answer
-            for what, answer in collect_responses(service, job_id).items()
-        }
+        texts |= {f"{job_id}: {what}": answer for what, answer in collect_responses(service, job_id).items()}
     # Unlike `rglob` it ignores files that are deleted during the search.
     places = [(Path(place), names) for place, _, names in os.walk(service.data)]
     paths = [place / name for place, names in places for name in names]

@@ -25,16 +25,7 @@ from websockets.typing import Origin
 
 from tests.e2e import fork_server
 from tests.e2e.job_history import until as until_line
-from tests.e2e.running import (
-    CUSTOM_JOBS,
-    Service,
-    command,
-    container_job,
-    down,
-    environment,
-    start,
-    submit,
-)
+from tests.e2e.running import CUSTOM_JOBS, Service, command, container_job, down, environment, start, submit
 from tests.isolation import needs_view
 
 pytestmark = pytest.mark.e2e
@@ -66,9 +57,7 @@ def waiting(service: Service) -> Iterator[str]:
     service.finish(job, 60)
 
 
-def run(
-    service: Service, *arguments: str, typed: bytes = b""
-) -> subprocess.CompletedProcess[bytes]:
+def run(service: Service, *arguments: str, typed: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     words = ["-m", "trainshed", "jobs", *arguments, "--data", str(service.data)]
     return fork_server.services().run(words, environment(service.data), stdin=typed)
 
@@ -94,9 +83,7 @@ def shell_url(service: Service) -> str:
     return f"ws{service.rest.removeprefix('http')}/shell/connect"
 
 
-def test_shell_reads_input_from_a_pipe_and_returns_its_exit_status(
-    service: Service, waiting: str
-) -> None:
+def test_shell_reads_input_from_a_pipe_and_returns_its_exit_status(service: Service, waiting: str) -> None:
     """spec/operations#shells: `echo ls | trainshed jobs shell JOB`."""
     done = run(service, "shell", waiting, typed=b"echo $CLOUD_ML_JOB_ID; ls /gcs; exit 7\n")
     assert done.returncode == 7, done.stderr

@@ -110,9 +110,7 @@ def test_browser_signs_in_the_command_line(
 
 
 @WITH_CHROMIUM
-def test_certified_provider_signs_in_a_user(
-    node_modules: Path, chromium: Browser, tmp_path: Path
-) -> None:
+def test_certified_provider_signs_in_a_user(node_modules: Path, chromium: Browser, tmp_path: Path) -> None:
     """The browser returns to the requested page. Afterwards its ID token is valid without a session, until
     the provider is removed from the settings."""
     program = ["node", str(NODE / "provider.mjs"), str(node_modules), CLIENT]

@@ -58,9 +58,7 @@ def test_package_that_is_replaced_while_its_job_waits_is_not_run(service: Servic
     service.call("POST", f"/storage/v1/b?project={TEAM}", {"name": bucket})
     service.put(bucket, name, MINE)
     service.call("POST", "/trainshed/v1/quotas:set", quota | {"limit": 0})
-    job = service.call("POST", PARENT, package_job(f"gs://{bucket}/{name}"))["name"].rsplit("/", 1)[
-        1
-    ]
+    job = service.call("POST", PARENT, package_job(f"gs://{bucket}/{name}"))["name"].rsplit("/", 1)[1]
     service.put(bucket, name, THEIRS)
     service.call("POST", "/trainshed/v1/quotas:set", quota | {"limit": "unlimited"})
     view = service.finish(job)

@@ -10,14 +10,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tests.e2e.processes import (
-    children,
-    command_line,
-    find_marked,
-    leftovers,
-    new_mark,
-    wait_until_gone,
-)
+from tests.e2e.processes import children, command_line, find_marked, leftovers, new_mark, wait_until_gone
 from tests.e2e.running import Service, container_job, running, submit, trainshed
 from tests.isolation import needs_view
 from trainshed.serve.doctor import examine
@@ -72,9 +65,7 @@ def database_of(data: Path) -> str:
 
 
 @needs_view
-def test_programs_survive_faults_of_service_database_and_bucket_process(
-    data: Path, tmp_path: Path
-) -> None:
+def test_programs_survive_faults_of_service_database_and_bucket_process(data: Path, tmp_path: Path) -> None:
     """Each restart of the service uses another port. All data of the program is still available."""
     mark, other_mark = new_mark(), new_mark()
     with running(data) as service:
@@ -111,9 +102,7 @@ def test_programs_survive_faults_of_service_database_and_bucket_process(
     for path in data.glob("trainshed.*"):  # With the lock that records its earlier existence.
         path.replace(tmp_path / path.name)
     (message,) = trainshed("up", "--port", "0", data=data, status=1).stderr.splitlines()
-    assert message.startswith(
-        f"Error: the job database {data}/trainshed.db no longer exists; slots/ of"
-    )
+    assert message.startswith(f"Error: the job database {data}/trainshed.db no longer exists; slots/ of")
     assert f"mv {data} {data}.old" in message
     assert "no longer exists" in database_of(data)
     for path in tmp_path.glob("trainshed.*"):

@@ -14,15 +14,7 @@ from websockets.typing import Origin
 
 from tests.e2e.browsing import WITH_CHROMIUM, sign_in
 from tests.e2e.gcloud import Gcloud, needs_gcloud
-from tests.e2e.running import (
-    REGION,
-    SKLEARN,
-    Service,
-    container_job,
-    env_variables,
-    seen_by,
-    trainshed,
-)
+from tests.e2e.running import REGION, SKLEARN, Service, container_job, env_variables, seen_by, trainshed
 from tests.e2e.test_apiclient import build_client
 
 PROJECT = "walk-vision"

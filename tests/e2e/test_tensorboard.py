@@ -114,9 +114,7 @@ def test_tensorboard_page_can_access_only_its_own_path(service: Service, job: st
         assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
 
 
-def test_tensorboard_page_can_load_a_web_worker_but_no_service_worker(
-    service: Service, job: str
-) -> None:
+def test_tensorboard_page_can_load_a_web_worker_but_no_service_worker(service: Service, job: str) -> None:
     """docs/security.md: a service worker would still respond to requests for the page after its job is
     deleted."""
     path = open_view(service, link_of(service, job))
@@ -125,9 +123,7 @@ def test_tensorboard_page_can_load_a_web_worker_but_no_service_worker(
     assert send_request(service, script, Service_Worker="script").status == 403
 
 
-def test_open_tensorboard_page_is_blocked_when_the_token_is_deleted(
-    service: Service, job: str
-) -> None:
+def test_open_tensorboard_page_is_blocked_when_the_token_is_deleted(service: Service, job: str) -> None:
     words = ("bo@corp.example", "--role", "roles/editor")
     token = trainshed("tokens", "create", *words, data=service.data).stdout.strip()
     link = service.ask("POST", f"/trainshed/v1/jobs/{job}:tensorboard", {}, token=token).json
@@ -137,9 +133,7 @@ def test_open_tensorboard_page_is_blocked_when_the_token_is_deleted(
     assert send_request(service, runs).status == 403
 
 
-def test_tensorboard_of_several_jobs_ends_when_one_job_is_deleted(
-    service: Service, job: str
-) -> None:
+def test_tensorboard_of_several_jobs_ends_when_one_job_is_deleted(service: Service, job: str) -> None:
     other = run_job_with_events(service, "second")
     path = open_view(service, link_of(service, job, other))
     runs = json.loads(send_request(service, path + "data/runs").body)

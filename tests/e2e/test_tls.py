@@ -28,9 +28,7 @@ def external_address() -> str:
         try:
             probe.connect(("192.0.2.1", 9))
         except OSError:
-            pytest.skip(
-                "this machine has no address but its loopback: TLS from elsewhere is NOT tested"
-            )
+            pytest.skip("this machine has no address but its loopback: TLS from elsewhere is NOT tested")
         return probe.getsockname()[0]
 
 
@@ -39,9 +37,7 @@ def ours(data: Path, *arguments: str, **variables: str) -> "subprocess.Completed
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
-def test_public_service_without_a_tls_option_fails_and_prints_the_options(
-    data: Path, host: str
-) -> None:
+def test_public_service_without_a_tls_option_fails_and_prints_the_options(data: Path, host: str) -> None:
     done = ours(data, "up", "--host", host, "--port", "0")
     assert done.returncode == 1
     for choice in ("--tls ", "--tls-cert cert.pem --tls-key key.pem", "--insecure"):
@@ -50,9 +46,7 @@ def test_public_service_without_a_tls_option_fails_and_prints_the_options(
 
 
 @pytest.mark.parametrize("place", ["rest", "storage"])
-def test_every_port_speaks_tls_with_a_certificate_of_the_service(
-    service: Service, place: str
-) -> None:
+def test_every_port_speaks_tls_with_a_certificate_of_the_service(service: Service, place: str) -> None:
     address = urlsplit(str(service.extra[place]))
     assert address.scheme == "https"
     trust = ssl.create_default_context(cafile=str(service.extra["ca"]))

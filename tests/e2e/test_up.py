@@ -49,9 +49,7 @@ def remove_leftovers(data: Path) -> Iterator[None]:
 
 def run_failing_up(data: Path, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `trainshed up` when it must exit with an error."""
-    return services.trainshed(
-        "up", "--data", str(data), *args, data=data, status=None, variables=variables
-    )
+    return services.trainshed("up", "--data", str(data), *args, data=data, status=None, variables=variables)
 
 
 def expect_error(done: subprocess.CompletedProcess[str], *texts: str) -> None:
@@ -122,9 +120,7 @@ def test_command_printed_by_trainshed_up_works_unchanged_in_a_new_shell(
     assert shell.stdout.strip() == service_in_spaced_path.rest, shell.stderr
 
 
-def test_up_prints_a_sign_in_link_only_on_a_terminal(
-    service_in_spaced_path: Service, data: Path
-) -> None:
+def test_up_prints_a_sign_in_link_only_on_a_terminal(service_in_spaced_path: Service, data: Path) -> None:
     """If a journal or a container's log contained the link, its readers would get the owner's permissions."""
     output = service_log(service_in_spaced_path)
     assert "code=" not in output and "trainshed console" in output
@@ -157,9 +153,7 @@ def test_service_files_contain_its_address_and_are_private(service_in_spaced_pat
     assert [file.name for file in (data / "trust").iterdir()] == ["roots.pem"]
     assert "PRIVATE" not in (data / "trust" / "roots.pem").read_text()
     assert service_in_spaced_path.rest in service_log(service_in_spaced_path)
-    assert service_in_spaced_path.token not in service_log(
-        service_in_spaced_path
-    )  # spec/invariants#secrets
+    assert service_in_spaced_path.token not in service_log(service_in_spaced_path)  # spec/invariants#secrets
 
 
 def test_second_start_on_the_same_data_prints_the_running_services_address(
@@ -179,9 +173,7 @@ def test_port_in_use_fails_the_start(data: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        expect_error(
-            run_failing_up(data, "--port", str(port)), f"127.0.0.1:{port}", "in use", "--port"
-        )
+        expect_error(run_failing_up(data, "--port", str(port)), f"127.0.0.1:{port}", "in use", "--port")
 
 
 def test_errors_found_only_at_start_are_reported(data: Path, tmp_path: Path) -> None:
@@ -226,9 +218,7 @@ def test_jobs_continue_after_a_service_stop_unless_requested_otherwise(data: Pat
     wait_until_gone([pid])
     assert programs and find_marked(mark) == programs
     service = services.start(data, "--stop-jobs-on-exit")
-    absences = [
-        text for text in timeline_messages(service, job_id) if "The service was away" in text
-    ]
+    absences = [text for text in timeline_messages(service, job_id) if "The service was away" in text]
     assert len(absences) == 2
     assert not any("ran on" in text for text in absences), "which programs survived is not known"
     wait_until_gone(below)

@@ -107,9 +107,7 @@ def tuning_job(
         "studySpec": study or study_spec(),
         "maxTrialCount": trials,
         "parallelTrialCount": parallel,
-        "trialJobSpec": {
-            "workerPoolSpecs": [worker_pool(count, containerSpec=container) for count in pools]
-        },
+        "trialJobSpec": {"workerPoolSpecs": [worker_pool(count, containerSpec=container) for count in pools]},
         **more,
     }
 

@@ -78,11 +78,7 @@ class ProcessCluster:
         """Only `withhold` blocks a call."""
 
     async def acquire(
-        self,
-        name: AllocationName,
-        needs: Sequence[NodeNeed],
-        *,
-        avoid: Collection[str] | None = None,
+        self, name: AllocationName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
     ) -> Allocation:
         nodes = tuple(need.node for need in needs)
         if avoid is not None:
@@ -100,9 +96,7 @@ class ProcessCluster:
             self._compile_report()
         return Allocation(name, path.name, nodes)
 
-    async def start_agent(
-        self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes
-    ) -> None:
+    async def start_agent(self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes) -> None:
         if self._has(node, "stepless") or node not in allocation.nodes:
             raise ClusterUnavailable(f"{node} takes no step")
         if self._has(node, "stillborn"):
@@ -206,9 +200,7 @@ class ProcessCluster:
             if self._has(node, "suspended")
         }
         before = self._report
-        self._report = ClusterReport(
-            nodes, agents, queried_at, delays, old=old, suspensions=suspended
-        )
+        self._report = ClusterReport(nodes, agents, queried_at, delays, old=old, suspensions=suspended)
         if (before.nodes, before.agents, before.delays) != (nodes, agents, delays):
             self._changed.set()
 

@@ -155,9 +155,7 @@ async def test_programs_of_an_agent_frozen_past_its_lease_get_no_grace(
 
 
 @pytest.mark.parametrize("trap", ["link", "open"])
-def test_agent_rejects_a_directory_that_another_user_could_have_created(
-    tmp_path: Path, trap: str
-) -> None:
+def test_agent_rejects_a_directory_that_another_user_could_have_created(tmp_path: Path, trap: str) -> None:
     place = tmp_path / "trainshed-0"
     if trap == "link":
         (tmp_path / "elsewhere").mkdir()

@@ -66,9 +66,7 @@ async def test_wrong_clock_of_a_node_ends_no_job(tmp_path: Path, port: int, ahea
     assert created <= started.at <= seen
     assert created <= exited.exit.started <= exited.exit.ended <= seen
     way = "behind" if ahead > 0 else "ahead of"
-    assert change.node == NODES[0] and f"s {way} the service's: times in its logs" in str(
-        change.cause
-    )
+    assert change.node == NODES[0] and f"s {way} the service's: times in its logs" in str(change.cause)
     life = replace(job(1, scheduling=Scheduling(timeout=HOUR)), created=created)
     for what in (JobAdmitted(((PRIMARY, NODES[0]),)), RuntimePrepared(1), started):
         life = step(life, what, seen).job

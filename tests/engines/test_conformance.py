@@ -34,9 +34,7 @@ class SimLab(LabWithNodes):
         self._scripts: dict[Life, Script] = {}
         nodes = [Node(f"node-{n}", 64, 1 << 40) for n in range(2)]
         times = Times(lease=2 * SECOND, fence=6 * SECOND, start=_MOMENT)
-        self._world = World(
-            Clock(1000 * SECOND), nodes, self._scripts.__getitem__, times=times, strict=True
-        )
+        self._world = World(Clock(1000 * SECOND), nodes, self._scripts.__getitem__, times=times, strict=True)
 
     def engine(self) -> Engine:
         return SimEngine(self._world)

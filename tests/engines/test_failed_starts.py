@@ -85,17 +85,14 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 @needs_mounts
 @pytest.mark.parametrize(
-    ("how", "words"),
-    [("stillborn", "and said: no such file"), ("short-lived", "and its programs with it")],
+    ("how", "words"), [("stillborn", "and said: no such file"), ("short-lived", "and its programs with it")]
 )
 async def test_agent_start_is_abandoned_after_three_failures_and_its_error_is_reported(
     site: Site, how: str, words: str
 ) -> None:
     site.cluster.mark(HERE, how, is_set=True)
     async with asyncio.timeout(60):
-        with pytest.raises(
-            StartFailed, match=f"agents do not start on node {HERE}: 3 failed"
-        ) as raised:
+        with pytest.raises(StartFailed, match=f"agents do not start on node {HERE}: 3 failed") as raised:
             await site.allocate(HERE)
     assert words in str(raised.value) and "trainshed doctor" in str(raised.value)
     first, second = [delay for delay in site.delays() if delay]

@@ -174,9 +174,7 @@ class TestKeeping:
         await _run_attempt(stage, first, Program())
         before = _allocations(stage)
         stage.lab.end_agents((await stage.nodes())[0])
-        await stage.until(
-            lambda: _allocations(stage) == {}, "the release of the agent's allocation"
-        )
+        await stage.until(lambda: _allocations(stage) == {}, "the release of the agent's allocation")
         await _run_attempt(stage, second, Program(prints=1))
         assert _allocations(stage) != before
         assert len(stage.lines(second)) == 1

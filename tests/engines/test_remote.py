@@ -13,14 +13,7 @@ import pytest
 
 from tests.e2e.processes import new_mark
 from tests.engines.conformance.lab import Lab, OnTerm, Program
-from tests.engines.conformance.stage import (
-    PRIMARY,
-    SECOND,
-    SECOND_REPLICA,
-    Stage,
-    hostname,
-    run_with_stage,
-)
+from tests.engines.conformance.stage import PRIMARY, SECOND, SECOND_REPLICA, Stage, hostname, run_with_stage
 from tests.engines.conformance.suite import FOREVER, Conformance, terminals_of
 from tests.engines.remote_lab import LEASE, RemoteLab, new_engine
 from tests.isolation import needs_mounts
@@ -100,9 +93,7 @@ class TestRemote(Conformance):
         [own] = lab.cluster.allocations()
         left = AllocationName("labs", uid, 1, 7)
         await lab.allocate_as_earlier_version(left)
-        await stage.until(
-            lambda: list(lab.cluster.allocations()) == [own], "the end of the other allocation"
-        )
+        await stage.until(lambda: list(lab.cluster.allocations()) == [own], "the end of the other allocation")
         assert not stage.ends(uid)
 
     @run_with_stage
@@ -123,8 +114,7 @@ class TestRemote(Conformance):
         changes = dict.fromkeys(
             event.state if isinstance(event, NodeChanged) else type(event.event)
             for event in stage.events
-            if isinstance(event, NodeChanged)
-            or (isinstance(event, ReplicaReport) and event.job_uid == uid)
+            if isinstance(event, NodeChanged) or (isinstance(event, ReplicaReport) and event.job_uid == uid)
         )
         assert list(changes) == [ReplicaStarted, NodeState.QUARANTINED, ReplicaLost]
         [cause] = [event.cause for event in stage.events if isinstance(event, NodeChanged)]
@@ -209,9 +199,7 @@ class TestRemote(Conformance):
             lab.freeze(slot.node, frozen=False)
         assert isinstance(end, ReplicaLost)
         assert end.loss is Cause.CLUSTER_PREEMPTED
-        last_heard = (
-            f"{slot.node} is suspended, and node {slot.node} has not responded for {LEASE:g} s"
-        )
+        last_heard = f"{slot.node} is suspended, and node {slot.node} has not responded for {LEASE:g} s"
         assert end.cause == last_heard
         assert not any(isinstance(event, NodeChanged) for event in stage.events)
 
@@ -289,9 +277,7 @@ class TestRemote(Conformance):
             await stage.allocate(uid, SECOND_REPLICA, node=there)
 
     @run_with_stage
-    async def test_agent_retries_slowly_while_the_service_cannot_store_data(
-        self, stage: Stage
-    ) -> None:
+    async def test_agent_retries_slowly_while_the_service_cannot_store_data(self, stage: Stage) -> None:
         """The service's disk is full. The agent's state arrives when space is available."""
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with patch.object(StreamCopies, "append", side_effect=full) as refusing:
@@ -303,9 +289,7 @@ class TestRemote(Conformance):
         await stage.wait_for_lines(uid, 1)
 
     @run_with_stage
-    async def test_restarted_service_remembers_a_replica_end_on_an_earlier_node(
-        self, stage: Stage
-    ) -> None:
+    async def test_restarted_service_remembers_a_replica_end_on_an_earlier_node(self, stage: Stage) -> None:
         """The agent of the earlier node has exited, and the agent of the new node has no record of the end.
         The attempt ends completely."""
         lab = lab_of(stage)
@@ -338,9 +322,7 @@ async def job_with_finished_second(stage: Stage, node: str) -> tuple[JobUid, Slo
 
 
 @needs_mounts
-def test_replica_on_a_disconnected_node_is_reported_lost_when_its_lease_expires(
-    tmp_path: Path,
-) -> None:
+def test_replica_on_a_disconnected_node_is_reported_lost_when_its_lease_expires(tmp_path: Path) -> None:
     """spec/invariants#one-incarnation. A node without power looks like a disconnected one, whose programs
     live until their agent has waited for the whole lease.
     """
@@ -406,9 +388,7 @@ def test_shell_connection_that_an_agent_rejects_fails_without_retries(tmp_path: 
 
 @needs_mounts
 @pytest.mark.soak
-def test_attempt_keeps_its_lease_after_a_restart_with_a_shorter_lease_setting(
-    tmp_path: Path,
-) -> None:
+def test_attempt_keeps_its_lease_after_a_restart_with_a_shorter_lease_setting(tmp_path: Path) -> None:
     """spec/invariants#one-incarnation. The next service has a shorter lease. Programs on a lost node may live
     for the lease that they received.
     """
@@ -433,9 +413,7 @@ def test_attempt_keeps_its_lease_after_a_restart_with_a_shorter_lease_setting(
 
 
 @needs_mounts
-def test_cluster_that_chooses_nodes_gets_a_node_count_and_reports_the_chosen_nodes(
-    tmp_path: Path,
-) -> None:
+def test_cluster_that_chooses_nodes_gets_a_node_count_and_reports_the_chosen_nodes(tmp_path: Path) -> None:
     """`[engines.slurm] queue = "slurm"`."""
 
     async def body(_: object, stage: Stage) -> None:

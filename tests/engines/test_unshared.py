@@ -46,9 +46,7 @@ class UnsharedCluster(ProcessCluster):
         super().__init__(directory)
         self._hide = ("sh", "-c", _HIDE, "-", size, *map(str, hidden), "--")
 
-    async def start_agent(
-        self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes
-    ) -> None:
+    async def start_agent(self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes) -> None:
         await super().start_agent(allocation, node, (*self._hide, *argv), stdin)
 
 
@@ -112,9 +110,7 @@ class TestUnshared:
         yield lab
         remove_cache(lab.cache)
 
-    def test_program_runs_from_copied_files(
-        self, lab: UnsharedLab, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_program_runs_from_copied_files(self, lab: UnsharedLab, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(slots, "_CONTENT_REPORT_DELAY", 0.0)
 
         async def body(_: object, stage: Stage) -> None:

@@ -139,10 +139,7 @@ class Judgement:
 
     def _print_result(self, name: str, catcher: Catcher, outcome: Run, wrong: str) -> None:
         with self._telling:
-            print(
-                f"{name:38}{catcher.name[:70]:72}{outcome.seconds:6.1f} s  {wrong}".rstrip(),
-                flush=True,
-            )
+            print(f"{name:38}{catcher.name[:70]:72}{outcome.seconds:6.1f} s  {wrong}".rstrip(), flush=True)
             if wrong:
                 self.bad += 1
                 if outcome.status:
@@ -154,9 +151,7 @@ def main() -> int:
     options = _options()
     chosen = [mutant for mutant in MUTANTS if not options.names or mutant.name in options.names]
     if unknown := set(options.names) - {mutant.name for mutant in chosen}:
-        print(
-            f"there is no mutant {', '.join(sorted(unknown))}; --list names them", file=sys.stderr
-        )
+        print(f"there is no mutant {', '.join(sorted(unknown))}; --list names them", file=sys.stderr)
         return 2
     if options.list:
         for mutant in chosen:
@@ -175,9 +170,7 @@ def main() -> int:
             judged = [mutant for mutant in chosen if passes_without_bug[mutant.caught_by]]
             _all(pool.map(judgement.judge, judged))
     took = time.monotonic() - began
-    print(
-        f"{len(judged)} of {len(chosen)} mutants judged, {judgement.bad} lines are bad; {took:.0f} s"
-    )
+    print(f"{len(judged)} of {len(chosen)} mutants judged, {judgement.bad} lines are bad; {took:.0f} s")
     return 1 if judgement.bad else 0
 
 

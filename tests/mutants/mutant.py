@@ -61,9 +61,7 @@ def apply_mutant(mutant: Mutant, text: str) -> str:
         try:
             compile(changed, mutant.file, "exec")
         except SyntaxError as error:
-            raise DoesNotApply(
-                f"{mutant.name}: with it {mutant.file} is no Python: {error}"
-            ) from error
+            raise DoesNotApply(f"{mutant.name}: with it {mutant.file} is no Python: {error}") from error
     return changed
 
 

@@ -48,9 +48,7 @@ class Runner:
         self._load(program, jobs[0], models)
 
     def _make_bucket(self, program: Program) -> None:
-        self.service.call(
-            "POST", f"/storage/v1/b?project={program.project}", {"name": program.project}
-        )
+        self.service.call("POST", f"/storage/v1/b?project={program.project}", {"name": program.project})
 
     def _start(self, program: Program) -> None:
         folder = self.place / program.name
@@ -72,9 +70,7 @@ class Runner:
         except subprocess.TimeoutExpired as late:
             raise ProgramFailed(f"{program.script} took too long: {late.output}") from None
         if done.returncode:
-            raise ProgramFailed(
-                f"{program.script}: {done.returncode}\n{done.stdout}{self._story(program)}"
-            )
+            raise ProgramFailed(f"{program.script}: {done.returncode}\n{done.stdout}{self._story(program)}")
 
     def _environment(self, program: Program) -> dict[str, str]:
         """Return the environment after `eval "$(trainshed env)"`, with the variables that such programs
@@ -130,17 +126,13 @@ class Runner:
             if not any(root.glob(pattern)):
                 there = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
                 raise ProgramFailed(f"nothing is at {pattern}; there are {there[:60]}")
-        return [
-            f"gs://{program.project}/{path.relative_to(root)}" for path in root.glob(program.model)
-        ]
+        return [f"gs://{program.project}/{path.relative_to(root)}" for path in root.glob(program.model)]
 
     def _check_trials(self, jobs: list[dict[str, Any]], models: int) -> None:
         resource = self.service.call("GET", f"/v1/{jobs[0]['name']}")
         vertex, ml = resource.get("trials"), resource.get("trainingOutput", {}).get("trials")
         trials: list[dict[str, Any]] = vertex or ml or []
-        measured = [
-            trial for trial in trials if trial.get("finalMeasurement") or trial.get("finalMetric")
-        ]
+        measured = [trial for trial in trials if trial.get("finalMeasurement") or trial.get("finalMetric")]
         if not trials or len(measured) != len(trials) or models != len(trials):
             raise ProgramFailed(
                 f"{len(measured)} of {len(trials)} trials have a measurement, {models} a model: {trials}"
@@ -158,11 +150,7 @@ class Runner:
 
     def _load_by_ml(self, program: Program, job: dict[str, Any], models: list[str]) -> str:
         inputs = self.service.call("GET", f"/v1/{job['name']}")["trainingInput"]
-        kept = {
-            key: inputs[key]
-            for key in ("runtimeVersion", "pythonVersion", "region")
-            if key in inputs
-        }
+        kept = {key: inputs[key] for key in ("runtimeVersion", "pythonVersion", "region") if key in inputs}
         if "masterConfig" in inputs:
             kept["masterConfig"] = {"imageUri": inputs["masterConfig"]["imageUri"]}
         body = {

@@ -26,8 +26,7 @@ def _of(families: tuple[str, ...], *names: str, **others: str) -> tuple[Module, 
     """
     same = [Module(name.replace("-", "_"), name, families) for name in names]
     modules = [
-        Module(module.replace("__", "."), distribution, families)
-        for module, distribution in others.items()
+        Module(module.replace("__", "."), distribution, families) for module, distribution in others.items()
     ]
     return (*same, *modules)
 

@@ -28,10 +28,7 @@ def timeline_faults(
     `lived`: incarnations of this job. None starts before `created` (ns), or after its reported start if the
     clock was set back.
     """
-    facts = {
-        kinds: _entries_of(story, kinds)
-        for kinds in (("replica_started",), ("replica_exited",), _LOST)
-    }
+    facts = {kinds: _entries_of(story, kinds) for kinds in (("replica_started",), ("replica_exited",), _LOST)}
     for kinds, entries in facts.items():
         for which, count in Counter(which for which, _ in entries).items():
             if count > 1:
@@ -59,9 +56,7 @@ def timeline_faults(
             yield f"job {uid}: {which} was lost, {life.cause}, and its timeline does not say so"
 
 
-def early_restarts(
-    uid: JobUid, lived: Sequence[tuple[SimSlot, Incarnation]], window: int
-) -> Iterator[str]:
+def early_restarts(uid: JobUid, lived: Sequence[tuple[SimSlot, Incarnation]], window: int) -> Iterator[str]:
     """Return reducers that restarted sooner than spec/reduction#losses allows. `lived`: incarnations of this
     job while the wall clock was right. `window`: ns.
     """
@@ -79,14 +74,8 @@ def early_restarts(
         earlier.append(life)
 
 
-def _entries_of(
-    story: Sequence[TimelineEntry], kinds: Sequence[str]
-) -> list[tuple[Which, TimelineEntry]]:
-    return [
-        (_which(entry), entry)
-        for entry in story
-        if entry.kind in kinds and "replica" in entry.details
-    ]
+def _entries_of(story: Sequence[TimelineEntry], kinds: Sequence[str]) -> list[tuple[Which, TimelineEntry]]:
+    return [(_which(entry), entry) for entry in story if entry.kind in kinds and "replica" in entry.details]
 
 
 def _which(entry: TimelineEntry) -> Which:

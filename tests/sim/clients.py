@@ -105,9 +105,7 @@ class Clients:
             case _:
                 assert_never(request)
 
-    async def ambush(
-        self, service: Controller, store: Store, uid: JobUid, *, cancels: bool
-    ) -> None:
+    async def ambush(self, service: Controller, store: Store, uid: JobUid, *, cancels: bool) -> None:
         """Request a change of a job at the moment of an event."""
         job = self._books.jobs[uid]
         if cancels:
@@ -152,9 +150,7 @@ class Clients:
             await store.intake.replace_labels(name, (("by", "somebody"),), etag, now)
             self._books.wrong.append(f"the labels of job {uid} were changed by a stale etag")
 
-    async def _cancel(
-        self, intake: Intake, uid: JobUid, name: JobName, service: Controller
-    ) -> None:
+    async def _cancel(self, intake: Intake, uid: JobUid, name: JobName, service: Controller) -> None:
         now = self._clock.wall
         request = CancelRequested(CancelCause.USER, now)
         try:

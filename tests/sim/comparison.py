@@ -197,9 +197,7 @@ class Judge:
         if retries != dict(expected.retries):
             self._differ(f"retries {retries}; the reference counts {expected.retries}")
         if job.memory_factor != expected.memory:
-            self._differ(
-                f"memory grew to {job.memory_factor}; the reference says {expected.memory}"
-            )
+            self._differ(f"memory grew to {job.memory_factor}; the reference says {expected.memory}")
         if verdict is None and not expected.giving_up and expected.attempts == job.attempt:
             for replica in job.replicas:
                 member = _member(replica.id)

@@ -49,9 +49,7 @@ async def unmet_requests(reader: Reader, books: Books, accepted: Accepted) -> li
     for uid, at in accepted.cancels.items():
         job, _ = await reader.job_by_uid(uid)
         if isinstance(job, Job):
-            faults += (
-                f"{fault}\n{books.judges[uid].history_text()}" for fault in _of_cancel(job, at)
-            )
+            faults += (f"{fault}\n{books.judges[uid].history_text()}" for fault in _of_cancel(job, at))
         else:
             faults += await books.families.of_cancel(job, at)
             faults += _of_cancelled_trials(books, job, at)
@@ -76,12 +74,7 @@ def _of_cancelled_trials(books: Books, work: Work, at: int) -> Iterator[str]:
     latest = max(at, books.blocked_until) + _CANCEL_TIMEOUT
     for job in books.families.jobs.values():
         is_its = job.parent is not None and job.parent.uid == work.uid
-        if (
-            is_its
-            and job.created < at
-            and job.ended > latest
-            and job.state is not JobState.CANCELLED
-        ):
+        if is_its and job.created < at and job.ended > latest and job.state is not JobState.CANCELLED:
             yield f"{work.name} was cancelled at {at}, and its job {job.uid} is {job.state}"
 
 

@@ -99,9 +99,7 @@ class Books:
         """spec/queue#budgets: each attempt is charged once, from the start of its first program to the end of
         its last replica, including absences of the service.
         """
-        spans = {
-            uid: sorted({(use.began, use.ended) for use in self.uses[uid]}) for uid in self.jobs
-        }
+        spans = {uid: sorted({(use.began, use.ended) for use in self.uses[uid]}) for uid in self.jobs}
         for uid, job in self.jobs.items() if self.clock_is_true else ():
             counted = sum(len(use.replicas) for use in self.uses[uid])
             is_once = counted == len(spans[uid]) * len(job.replicas)
@@ -109,9 +107,7 @@ class Books:
                 self._wrong(job, f"it is counted twice: {self.uses[uid]}")
         for sim_slot, run in self.world.lived if self.clock_is_true else ():
             uid = sim_slot.job_uid
-            is_counted = any(
-                first <= run.start_time <= run.over <= last for first, last in spans[uid]
-            )
+            is_counted = any(first <= run.start_time <= run.over <= last for first, last in spans[uid])
             if run.start_time and not is_counted:
                 self._wrong(self.jobs[uid], f"{run} is not counted: {spans[uid]}")
 
@@ -159,18 +155,14 @@ class Books:
             if life is None or life.exit != replica.exit:
                 self._wrong(job, f"{replica.id} is said to have ended with {replica.exit}: {life}")
             elif self.world.clock.now - max(life.over, self.blocked_until) > _IDLE:
-                self._wrong(
-                    job, f"only now it is known of {replica.id} that it ended at {life.over}"
-                )
+                self._wrong(job, f"only now it is known of {replica.id} that it ended at {life.over}")
 
     def _check_left(self, step: AppliedStep) -> None:
         """spec/failures#maintenance: an evicted replica restarts on the node that the scheduler selects."""
         leaving = {(r.id, r.incarnation): r.node for r in step.before.replicas if r.leaving}
         for replica in step.after.replicas:
             if replica.node and leaving.get((replica.id, replica.incarnation - 1)) == replica.node:
-                self._wrong(
-                    step.after, f"{replica.id} stays on {replica.node}, which it was to leave"
-                )
+                self._wrong(step.after, f"{replica.id} stays on {replica.node}, which it was to leave")
 
     def _check_all_up(self, job: Job) -> None:
         """spec/lifecycle#start: RUNNING as soon as every replica is up or has been."""
@@ -201,9 +193,7 @@ class Books:
             return
         for node in {r.node for r in job.replicas if r.node}:
             has = self.world.places[node].node
-            there = [
-                (j, r) for j in self.jobs.values() if j.is_placed for r in _replicas_on(j, node)
-            ]
+            there = [(j, r) for j in self.jobs.values() if j.is_placed for r in _replicas_on(j, node)]
             machines = [j.spec.pool(r.id.pool).machine for j, r in there]
             factors = [j.memory_factor for j, _ in there]
             devices = sum(m.accelerators.count for m in machines if m.accelerators)
@@ -240,12 +230,7 @@ class Books:
             sim_slot = self.world.sim_slot(job.uid, line.attempt, line.replica)
             life = sim_slot.incarnations[line.incarnation] if sim_slot is not None else None
             calm = max(line.at, drill.ordered, self.blocked_until) + _SETTLES
-            if (
-                line.at >= drill.ordered
-                and life is not None
-                and life.exit
-                and life.exit.ended > calm
-            ):
+            if line.at >= drill.ordered and life is not None and life.exit and life.exit.ended > calm:
                 self._wrong(job, f"{drill} has not fired at {line}")
 
     def _check_idle(self, job: Job) -> None:

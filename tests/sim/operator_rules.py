@@ -65,8 +65,7 @@ class OperatorRules:
     def policy(self) -> FailurePolicy:
         """The rules in the service's format."""
         return FailurePolicy(
-            table_with([complete_entry(str(entry["name"]), **entry) for entry in self.entries]),
-            self.attempts,
+            table_with([complete_entry(str(entry["name"]), **entry) for entry in self.entries]), self.attempts
         )
 
 

@@ -26,15 +26,12 @@ class CountingAdvisor(ProcessAdvisor):
         #: Total number of points; None: unlimited.
         self.most = most
 
-    async def suggest(
-        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
-    ) -> Proposals:
+    async def suggest(self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int) -> Proposals:
         del seed
         last = max((trial.number for trial in trials), default=0)
         left = count if self.most is None else min(count, self.most - last)
         points = [
-            tuple((parameter.id, (last + 1 + n) / 1000) for parameter in spec.parameters)
-            for n in range(left)
+            tuple((parameter.id, (last + 1 + n) / 1000) for parameter in spec.parameters) for n in range(left)
         ]
         return Proposals(tuple(points), exhausted=left < count)
 
@@ -67,17 +64,12 @@ class LearningAdvisor(CountingAdvisor):
         super().__init__(most)
         self.bar = bar
 
-    async def suggest(
-        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
-    ) -> Proposals:
+    async def suggest(self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int) -> Proposals:
         left = count if self.most is None else max(0, min(count, self.most - len(trials)))
         shown = list(trials)
         points: list[tuple[tuple[str, float], ...]] = []
         for _ in range(left):
-            facts = [
-                (trial.number, trial.parameters, trial.final and trial.final.metrics)
-                for trial in shown
-            ]
+            facts = [(trial.number, trial.parameters, trial.final and trial.final.metrics) for trial in shown]
             dice = random.Random(f"{seed} {facts}")
             point = tuple((parameter.id, dice.random()) for parameter in spec.parameters)
             points.append(point)
@@ -91,8 +83,7 @@ class LearningAdvisor(CountingAdvisor):
         lasts = [known[number][-1].value(spec.metrics[0].id) for number in numbers]
         return tuple(
             StoppingVerdict(
-                len(known[number]) > 1 and last is not None and last < self.bar,
-                f"{last} is below {self.bar}",
+                len(known[number]) > 1 and last is not None and last < self.bar, f"{last} is below {self.bar}"
             )
             for number, last in zip(numbers, lasts, strict=True)
         )

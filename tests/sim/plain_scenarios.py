@@ -26,15 +26,7 @@ from tests.sim.service import BAD_PACKAGE, BROKEN, COLD
 from tests.unit.jobs import CREATED, REDUCTION_SERVER, RUNTIME, SECOND
 from trainshed.core.capacity import Node, QuotaKey
 from trainshed.core.cluster import has_reducers
-from trainshed.core.job import (
-    Accelerators,
-    JobSpec,
-    Machine,
-    Program,
-    Scheduling,
-    Strategy,
-    WorkerPool,
-)
+from trainshed.core.job import Accelerators, JobSpec, Machine, Program, Scheduling, Strategy, WorkerPool
 from trainshed.core.lifecycle.records import Drill, DrillKind, Job
 from trainshed.core.names import Api, JobName, JobUid
 from trainshed.scheduler.model import Policy
@@ -67,9 +59,7 @@ def plain(seed: int, *, jobs: int | None = None) -> Scenario:
     span = dice.choice((HOUR, DAY, 20 * DAY))
     submitted = [_submission(dice, i, span) for i in range(1, count + 1)]
     requests: list[Request] = [submit for submit, _ in submitted]
-    made = Scenario(
-        seed, nodes, policy, (), {submit.job.uid: character for submit, character in submitted}
-    )
+    made = Scenario(seed, nodes, policy, (), {submit.job.uid: character for submit, character in submitted})
     for submit, _ in submitted:
         requests += _user_requests(dice, submit, span)
     requests += _maintenance(dice, nodes, span)
@@ -175,16 +165,7 @@ def _quotas(dice: random.Random, span: int) -> list[Request]:
 
 
 def _planned_faults(dice: random.Random, nodes: tuple[Node, ...], span: int) -> list[PlannedFault]:
-    kinds = (
-        "die",
-        "cut_off",
-        "drain",
-        "kill_zygote",
-        "kill_shim",
-        "kill_program",
-        "refuse",
-        "fail",
-    )
+    kinds = ("die", "cut_off", "drain", "kill_zygote", "kill_shim", "kill_program", "refuse", "fail")
     planned_faults: list[PlannedFault] = []
     for _ in range(dice.choice((0, 2, 10, 30))):
         lasts = dice.choice((10 * SECOND, 100 * SECOND, 5 * MINUTE, 3 * HOUR))

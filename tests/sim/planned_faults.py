@@ -63,9 +63,5 @@ class FaultPlanner:
         sim_slot = self._dice.choice(running)
         if sim_slot.latest is not None and world.clock.now >= world.unavailable_until:
             world.inject(
-                sim_slot.job_uid,
-                sim_slot.attempt,
-                sim_slot.replica,
-                sim_slot.latest.number,
-                Fault.KILL,
+                sim_slot.job_uid, sim_slot.attempt, sim_slot.replica, sim_slot.latest.number, Fault.KILL
             )

@@ -46,9 +46,7 @@ def _within_quotas(world: Scenario) -> Scenario:
     for project in PROJECTS:
         key = QuotaKey(project, REGION, "cpus_n1_e2")
         requests += [SetQuota(CREATED, key, dice.choice((16, 40))), SetQuota(last + DAY, key, None)]
-    return dataclasses.replace(
-        world, requests=tuple(sorted(requests, key=lambda request: request.at))
-    )
+    return dataclasses.replace(world, requests=tuple(sorted(requests, key=lambda request: request.at)))
 
 
 def _on_a_bad_machine(world: Scenario) -> Scenario:

@@ -201,9 +201,7 @@ class Reference:
         if member is not None and self._may_restart(member, cause):
             self.restarts[member, cause] += 1
             self._again(member)
-        elif self._waits(fact) or self._may_retry(
-            cause, is_retry=not isinstance(fact, NoRoom) or fact.ran
-        ):
+        elif self._waits(fact) or self._may_retry(cause, is_retry=not isinstance(fact, NoRoom) or fact.ran):
             self.not_before = now + gives.pause(self.retries[cause])
             self.retries[cause] += 1
             self.memory = max(self.memory, min(self.memory * gives.growth, gives.cap))

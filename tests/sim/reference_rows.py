@@ -84,9 +84,7 @@ _GIVES = {
 _HOLDS: dict[str, Callable[[End], bool]] = {
     "oom": lambda end: end.kind == "out_of_memory",
     "disk": lambda end: end.kind == "out_of_disk",
-    "crash": lambda end: (
-        end.kind in _PROGRAM and (end.code in _CRASH_CODES or end.signal in _CRASH_SIGNALS)
-    ),
+    "crash": lambda end: end.kind in _PROGRAM and (end.code in _CRASH_CODES or end.signal in _CRASH_SIGNALS),
     "lost": lambda end: (
         end.kind in ("left", "lost", "stalled")
         or (end.kind == "signalled" and end.signal in _OUTSIDE_SIGNALS)

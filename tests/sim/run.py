@@ -50,9 +50,7 @@ def main() -> int:
             print(f"seeds {options.seed} to {seed}: {_format_tally(total)}")
             return 1
         total += lived.tally
-        for life in range(
-            seed * _LIVES, seed * _LIVES + (_QUICK_LIVES if options.quick else _LIVES)
-        ):
+        for life in range(seed * _LIVES, seed * _LIVES + (_QUICK_LIVES if options.quick else _LIVES)):
             rules = draw_operator_rules(life)
             judge = Life(life, operator_rules=rules).live()
             total["lives compared"] += 1
@@ -112,9 +110,7 @@ def _simulate(world: Scenario) -> Simulation:
 def _show(world: Scenario) -> int:
     """Print a world and its violations, starting with the end of each history."""
     lived = _simulate(world)
-    print(
-        f"seed {world.seed}: {len(world.requests)} requests, {len(world.planned_faults)} planned faults"
-    )
+    print(f"seed {world.seed}: {len(world.requests)} requests, {len(world.planned_faults)} planned faults")
     if lived.wrong:
         print(f"{world.policy}, {world.operator_rules}, {world.delays}")
         for request in world.requests:

@@ -162,9 +162,7 @@ class Scenario:
         dice = random.Random(f"measures {self.seed} {life}")
         metric = "loss" if dice.random() < character.mute else METRIC
         moments = sorted(dice.randrange(script.runs) for _ in range(character.measures))
-        reports = (
-            Reports(at, metric, round(dice.random(), 3), n) for n, at in enumerate(moments, 1)
-        )
+        reports = (Reports(at, metric, round(dice.random(), 3), n) for n, at in enumerate(moments, 1))
         return replace(script, reports=tuple(reports))
 
     def _script(self, life: Life, character: Character) -> Script:

@@ -106,9 +106,7 @@ class ScriptedEngine:
             self.alive[key] = plan.incarnation
             self._report(key[0], ReplicaStarted(*key[1:], plan.incarnation, 1))
 
-    async def stop(
-        self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
-    ) -> None:
+    async def stop(self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None) -> None:
         self._fail("stop")
         await asyncio.sleep(0.01)  # as long as a write to disk: other tasks run
         self.stopped.add((job_uid, attempt))
@@ -164,9 +162,7 @@ class ScriptedEngine:
         """End the replica's program."""
         key = (uid, attempt, replica)
         incarnation = self.alive.pop(key)
-        record = ExitRecord(
-            exit_code=code, signal=signal, oom=False, started=1, ended=2, stopped=stopped
-        )
+        record = ExitRecord(exit_code=code, signal=signal, oom=False, started=1, ended=2, stopped=stopped)
         self.ended[key] = (incarnation, record)
         self._report(uid, ReplicaExited(attempt, replica, incarnation, record))
 
@@ -200,16 +196,11 @@ class ScriptedRuntimes(SimRuntimes):
         self.gate.set()
         self.failure: Exception | None = None
 
-    def ready(
-        self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
-    ) -> PreparedRuntime | None:
+    def ready(self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]) -> PreparedRuntime | None:
         return PreparedRuntime("") if self.warm else None
 
     async def prepare(
-        self,
-        choice: RuntimeChoice,
-        packages: tuple[JobPackage, ...],
-        progress: Progress | None = None,
+        self, choice: RuntimeChoice, packages: tuple[JobPackage, ...], progress: Progress | None = None
     ) -> PreparedRuntime:
         await self.gate.wait()
         if self.failure is not None:

@@ -53,9 +53,7 @@ class SimRuntimes:
         self._random = random.Random(seed)
         self._built: set[str] = set()
 
-    def ready(
-        self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
-    ) -> PreparedRuntime | None:
+    def ready(self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]) -> PreparedRuntime | None:
         uris = {package.uri for package in packages}
         special = {BROKEN, BAD_PACKAGE, COLD}.intersection(uris) - self._built
         return None if special else PreparedRuntime("")
@@ -67,10 +65,7 @@ class SimRuntimes:
         return "/reduction"
 
     async def prepare(
-        self,
-        choice: RuntimeChoice,
-        packages: tuple[JobPackage, ...],
-        progress: Progress | None = None,
+        self, choice: RuntimeChoice, packages: tuple[JobPackage, ...], progress: Progress | None = None
     ) -> PreparedRuntime:
         uris = {package.uri for package in packages}
         await asyncio.sleep(self._random.uniform(0.1, 90))
@@ -126,16 +121,7 @@ class SimLogs(LogReader):
     ) -> LogPage:
         assert end is None and not descending
         read = (
-            LogLine(
-                uid,
-                line.attempt,
-                line.replica,
-                line.n,
-                line.at,
-                Stream.STDOUT,
-                line.text,
-                Severity.INFO,
-            )
+            LogLine(uid, line.attempt, line.replica, line.n, line.at, Stream.STDOUT, line.text, Severity.INFO)
             for line in self._journals.of(uid)
             if line.at >= start and (replicas is None or line.replica in replicas)
         )
@@ -146,12 +132,7 @@ class SimLogs(LogReader):
 
 
 def controller(
-    store: Store,
-    ledger: Ledger,
-    engine: Engine,
-    journals: Journals,
-    stores: ParentStores,
-    scenario: Scenario,
+    store: Store, ledger: Ledger, engine: Engine, journals: Journals, stores: ParentStores, scenario: Scenario
 ) -> Controller:
     """Build a controller like `serve`. `ledger` and `engine`: real, or with instrumentation."""
     runtimes = SimRuntimes(scenario.seed)
@@ -160,15 +141,7 @@ def controller(
     def ports(report: Callable[[JobUid, Event], None]) -> Ports:
         visible_buckets, probe = SimBuckets().visible_buckets, SimBuckets().write_probe
         return Ports(
-            engine,
-            runtimes,
-            NoDatasets(),
-            visible_buckets,
-            probe,
-            DiscardedLog(),
-            launching,
-            report,
-            GRACE,
+            engine, runtimes, NoDatasets(), visible_buckets, probe, DiscardedLog(), launching, report, GRACE
         )
 
     return Controller(

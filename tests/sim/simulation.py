@@ -186,9 +186,7 @@ class Simulation:
                 self._record_failures(failures)
                 return
             # The client that should receive the rejection's record died with the service.
-            self._record_failures(
-                [error for error in failures if not isinstance(error, RequestError)]
-            )
+            self._record_failures([error for error in failures if not isinstance(error, RequestError)])
 
     def _record_failures(self, failures: list[BaseException]) -> None:
         """Record unhandled exceptions of tasks as errors."""
@@ -226,11 +224,7 @@ class Simulation:
             self.store,
             _Watched(self.store.ledger, self._now_committing),
             WatchedEngine(
-                self.world,
-                _LATENCY,
-                self.books,
-                self._demands,
-                lambda event: self._before_event(made, event),
+                self.world, _LATENCY, self.books, self._demands, lambda event: self._before_event(made, event)
             ),
             self.world.journals,
             self._stores(),
@@ -246,9 +240,7 @@ class Simulation:
         if counted := made.load().jobs:
             self.books.wrong.append(f"all is over, and jobs are counted: {counted}")
         accepted = self._clients.accepted
-        self.books.wrong += await final_checks.unmet_requests(
-            self.store.reader, self.books, accepted
-        )
+        self.books.wrong += await final_checks.unmet_requests(self.store.reader, self.books, accepted)
         self.books.wrong += await self._left_intents()
 
     def _stores(self) -> ParentStores:
@@ -272,9 +264,7 @@ class Simulation:
             return
         roll = self._dice.random()
         if roll < _AMBUSHES and event.job_uid in self.books.jobs:
-            asking = self._clients.ambush(
-                made, self.store, event.job_uid, cancels=roll < _AMBUSHES / 5
-            )
+            asking = self._clients.ambush(made, self.store, event.job_uid, cancels=roll < _AMBUSHES / 5)
             self._ambushes.add(task := asyncio.create_task(asking))
             task.add_done_callback(self._ambushes.discard)
 

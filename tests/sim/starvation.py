@@ -55,12 +55,7 @@ def crowded_scenario(seed: int) -> Scenario:
 
 
 def _job(
-    dice: random.Random,
-    number: int,
-    at: int,
-    projects: Sequence[str],
-    gang: tuple[int, Machine],
-    limit: int,
+    dice: random.Random, number: int, at: int, projects: Sequence[str], gang: tuple[int, Machine], limit: int
 ) -> Job:
     replicas, machine = gang
     program = Program(RUNTIME, module="trainer.task")
@@ -77,9 +72,7 @@ def _job(
     return Job(JobUid(number), name, f"job {number}", "{}", at, at, spec=spec)
 
 
-def starved_jobs(
-    jobs: Mapping[JobUid, Job], admitted: Mapping[JobUid, int], patience: int
-) -> Iterator[str]:
+def starved_jobs(jobs: Mapping[JobUid, Job], admitted: Mapping[JobUid, int], patience: int) -> Iterator[str]:
     """Return jobs that waited longer than the bound. `jobs`: in their final states. `admitted`: time of each
     first admission (ns).
     """

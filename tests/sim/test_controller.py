@@ -99,9 +99,7 @@ async def test_tuning_job_without_trials_counts_toward_the_queue_limit_after_a_c
     async with world(tmp_path) as w:
         await w.store.intake.set_quota(QuotaKey("demo", GLOBAL, QUEUED, EACH), 1)
         await w.controller.capacity_changed()
-        burst = (
-            w.controller.create(NewWork(replace(tuning(n), creator=ana))) for n in (7000, 7001)
-        )
+        burst = (w.controller.create(NewWork(replace(tuning(n), creator=ana))) for n in (7000, 7001))
         assert len([a for a in await asyncio.gather(*burst, return_exceptions=True) if a]) == 1
         for _ in range(2):
             with pytest.raises(ResourceExhausted, match=r"^ana@x.example has 1 waiting jobs"):
@@ -133,9 +131,7 @@ async def test_job_starts_after_its_dataset_is_split(tmp_path: Path) -> None:
         assert (account.project, account.job_uid) == (job(1).name.project_id, str(uid))
 
 
-async def test_error_of_a_failed_dataset_split_names_the_invalid_row_of_the_dataset(
-    tmp_path: Path,
-) -> None:
+async def test_error_of_a_failed_dataset_split_names_the_invalid_row_of_the_dataset(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         w.datasets.failure = DataRefused("gs://b/a.csv, row 3 (line 3): it has 1 field")
         failed = await w.state(await w.create(reading(1)), JobState.FAILED)

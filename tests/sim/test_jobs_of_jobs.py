@@ -24,9 +24,7 @@ def job_actor(made_by: Job, root: int = 1) -> Actor:
     return Actor("trainer@demo", ActingJob(made_by.uid, made_by.name, JobUid(root)))
 
 
-def child(
-    number: int, made_by: Job, root: int = 1, labels: tuple[tuple[str, str], ...] = ()
-) -> Job:
+def child(number: int, made_by: Job, root: int = 1, labels: tuple[tuple[str, str], ...] = ()) -> Job:
     return replace(numbered_job(number, 1), creator=job_actor(made_by, root), labels=labels)
 
 
@@ -101,9 +99,7 @@ async def test_end_of_a_job_cancels_its_descendants(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-async def test_restarted_service_cancels_child_jobs_of_a_finished_job(
-    deleted: bool, tmp_path: Path
-) -> None:
+async def test_restarted_service_cancels_child_jobs_of_a_finished_job(deleted: bool, tmp_path: Path) -> None:
     """The end of a job is committed, and its child jobs are not yet cancelled."""
     async with world(tmp_path) as w:
         parent = numbered_job(1, 1)
@@ -159,8 +155,6 @@ async def store_end(w: World, uid: JobUid) -> None:
     """End a job in the store only, like a service that is killed right afterwards."""
     live = await w.store.ledger.load(uid)
     assert live is not None and isinstance(live.job, Job)
-    over = replace(
-        live.job, state=JobState.SUCCEEDED, phase=AttemptState.OVER, ended=w.time, replicas=()
-    )
+    over = replace(live.job, state=JobState.SUCCEEDED, phase=AttemptState.OVER, ended=w.time, replicas=())
     epoch = await w.store.ledger.acquire("killed soon")
     await w.store.ledger.commit(epoch, Commit(over, live.generation))

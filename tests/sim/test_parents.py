@@ -16,12 +16,7 @@ from tests.sim.parents import CountingAdvisor, LearningAdvisor
 from tests.sim.scenario import MINUTE, Cancel, Character, Scenario
 from tests.sim.simulation import Simulation, simulate
 from tests.sim.tuning_jobs import METRIC, OUTPUT, trial_spec, tuning
-from tests.sim.tuning_scenarios import (
-    one_family_scenario,
-    stopping,
-    with_custom_job,
-    with_tuning_job,
-)
+from tests.sim.tuning_scenarios import one_family_scenario, stopping, with_custom_job, with_tuning_job
 from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND
 from trainshed.core.lifecycle.events import TimelineEntry
@@ -155,9 +150,7 @@ class Stuck(Simulation):
 class _Stuck(LearningAdvisor):
     failure: Exception = AdvisorFailed("LinAlgError: it is singular")
 
-    async def suggest(
-        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
-    ) -> Proposals:
+    async def suggest(self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int) -> Proposals:
         if spec.algorithm is Algorithm.DEFAULT:
             raise self.failure
         return await super().suggest(spec, trials, count, seed)
@@ -191,9 +184,7 @@ def test_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
     """spec/lifecycle#cancel: CANCELLED, no processes remain, no trial starts. The service is killed at the
     next commit.
     """
-    world = one_family_scenario(
-        tuning(trials=4, parallel=2), character=Character(10 * MINUTE, measures=2)
-    )
+    world = one_family_scenario(tuning(trials=4, parallel=2), character=Character(10 * MINUTE, measures=2))
     whole = simulate(world)
     lasts = the_tuning_job(whole).ended - CREATED
     for part in range(PARTS):
@@ -268,9 +259,7 @@ def test_pipeline_or_its_job_can_be_cancelled_at_any_time(which: str) -> None:
         pipeline, backing = kind()
         # No program exits in the second without a service.
         own = Character(MINUTE, measures=1)
-        world = dataclasses.replace(
-            one_family_scenario(pipeline, backing, character=own), downs=(SECOND,)
-        )
+        world = dataclasses.replace(one_family_scenario(pipeline, backing, character=own), downs=(SECOND,))
         uid = pipeline.uid if which == "pipeline" else backing.uid
         lasts = the_pipeline(simulate(world)).ended - CREATED
         for part in range(PARTS):

@@ -76,9 +76,7 @@ async def reserve(w: World, count: int, *, name: PersistentResourceName = NAME) 
     await w.controller.reservations.create(resource, operation(uid))
 
 
-async def settle(
-    w: World, holds: Callable[[PersistentResource | None], bool]
-) -> PersistentResource | None:
+async def settle(w: World, holds: Callable[[PersistentResource | None], bool]) -> PersistentResource | None:
     """Wait until the resource meets the condition."""
     await until(lambda: holds(w.controller.reservations.find(NAME)))
     return w.controller.reservations.find(NAME)
@@ -113,9 +111,7 @@ async def test_machines_are_reserved_for_jobs_of_a_persistent_resource(tmp_path:
         for number in (3, 4, 5):
             await w.state(await w.create(on_lab(number, 1)), JobState.RUNNING)
         await w.create(on_lab(6, 1))
-        text = (
-            "on persistent resource lab: needs 1 n1-standard-4, 3 of 3 are used by jobs 3, 4 and 5"
-        )
+        text = "on persistent resource lab: needs 1 n1-standard-4, 3 of 3 are used by jobs 3, 4 and 5"
         assert wait_reason(w, 6) == text
         (node,) = w.controller.nodes()
         assert node.used_vcpus == 16
@@ -139,14 +135,10 @@ async def test_quotas_and_usage_count_a_persistent_resource_but_not_the_jobs_on_
         assert "12 of 12 are used by job" in wait_reason(w, 3)
         w.time += HOUR
         used = list(w.controller.reservations.uses(w.time))
-        assert [(use.job, use.machines, use.person) for use in used] == [
-            (str(NAME), 2, "ana@x.example")
-        ]
+        assert [(use.job, use.machines, use.person) for use in used] == [(str(NAME), 2, "ana@x.example")]
         (on_it,) = (job for job in w.controller.placed_jobs() if job.uid == 1)
         assert not w.controller.uses(on_it, w.time)
-        await w.controller.reservations.change(
-            NAME, lambda r, _: replace(r, deleted_by="ana@x.example")
-        )
+        await w.controller.reservations.change(NAME, lambda r, _: replace(r, deleted_by="ana@x.example"))
         await settle(w, lambda r: r is None)
         (ended,) = [
             part
@@ -195,9 +187,7 @@ async def test_jobs_of_other_projects_cannot_use_a_persistent_resource(tmp_path:
             await reserve(w, 2)
 
 
-async def test_concurrent_jobs_use_the_last_reserved_machine_one_after_another(
-    tmp_path: Path,
-) -> None:
+async def test_concurrent_jobs_use_the_last_reserved_machine_one_after_another(tmp_path: Path) -> None:
     async with lab(tmp_path, 4) as w:
         await reserve(w, 1)
         await in_state(w, RUNNING)
@@ -246,9 +236,7 @@ async def test_persistent_resource_survives_a_crash_at_each_step(tmp_path: Path)
         await w.state(await w.create(numbered_job(3, 1)), JobState.RUNNING)
         await w.create(numbered_job(4, 1))
         assert "12 of 12 are used by" in wait_reason(w, 4)
-        await w.controller.reservations.change(
-            NAME, lambda r, _: replace(r, deleted_by="bo@x.example")
-        )
+        await w.controller.reservations.change(NAME, lambda r, _: replace(r, deleted_by="bo@x.example"))
         await w.crash()
         await settle(w, lambda r: r is None)
         for number in (1, 2):
@@ -264,18 +252,13 @@ async def test_persistent_resource_reserves_replicas_in_relaxed_mode(tmp_path: P
         await in_state(w, RUNNING)
         await w.state(await w.create(numbered_job(1, 1)), JobState.RUNNING)
         await w.create(numbered_job(2, 1))
-        assert (
-            wait_reason(w, 2)
-            == "needs 1 replicas, and 3 of 3 replicas that may run at once are in use"
-        )
+        assert wait_reason(w, 2) == "needs 1 replicas, and 3 of 3 replicas that may run at once are in use"
         await w.state(await w.create(on_lab(3, 1, 1)), JobState.RUNNING)
         await w.create(on_lab(4, 1))
         assert "2 of 2 are used by job 3" in wait_reason(w, 4)
 
 
-async def test_waiting_job_on_a_persistent_resource_does_not_block_a_smaller_job(
-    tmp_path: Path,
-) -> None:
+async def test_waiting_job_on_a_persistent_resource_does_not_block_a_smaller_job(tmp_path: Path) -> None:
     async with lab(tmp_path, 3) as w:
         await reserve(w, 3)
         await in_state(w, RUNNING)
@@ -307,9 +290,7 @@ async def change_count(w: World, count: int) -> None:
     await w.controller.reservations.change(NAME, change)
 
 
-async def test_persistent_resource_grows_and_shrinks_without_losing_machines_in_use(
-    tmp_path: Path,
-) -> None:
+async def test_persistent_resource_grows_and_shrinks_without_losing_machines_in_use(tmp_path: Path) -> None:
     async with lab(tmp_path, 2, 2) as w:
         await reserve(w, 1)
         await in_state(w, RUNNING)
@@ -384,9 +365,7 @@ async def test_persistent_resource_counts_as_one_job_of_the_quota(tmp_path: Path
         await w.state(await w.create(on_lab(3, 1)), JobState.RUNNING)
 
 
-async def test_reserved_machine_moves_from_a_drained_node_after_its_job_has_ended(
-    tmp_path: Path,
-) -> None:
+async def test_reserved_machine_moves_from_a_drained_node_after_its_job_has_ended(tmp_path: Path) -> None:
     async with lab(tmp_path, 2, 2) as w:
         await reserve(w, 2)
         before = await in_state(w, RUNNING)
@@ -413,9 +392,7 @@ async def test_node_reboot_restarts_jobs_on_the_same_reserved_machines(tmp_path:
         await in_state(w, RUNNING)
 
 
-async def test_unused_reserved_machines_move_from_a_drained_node_immediately(
-    tmp_path: Path,
-) -> None:
+async def test_unused_reserved_machines_move_from_a_drained_node_immediately(tmp_path: Path) -> None:
     async with lab(tmp_path, 1, 1) as w:
         await reserve(w, 1)
         before = await in_state(w, RUNNING)

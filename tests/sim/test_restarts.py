@@ -32,8 +32,7 @@ async def up(w: World, uid: JobUid, which: ReplicaId, incarnation: int) -> Job:
     return await w.until(
         uid,
         lambda stored: (
-            bool(stored.replicas)
-            and replica(stored, which)[:2] == (ReplicaState.RUNNING, incarnation)
+            bool(stored.replicas) and replica(stored, which)[:2] == (ReplicaState.RUNNING, incarnation)
         ),
     )
 
@@ -128,9 +127,7 @@ async def test_start_failure_that_is_reported_late_does_not_affect_the_next_atte
 
         monkeypatch.setattr(w.engine, "launch", launch_and_reject)
         uid = await w.create(job(1))
-        again = await w.until(
-            uid, lambda stored: stored.attempt == 2 and stored.state is JobState.RUNNING
-        )
+        again = await w.until(uid, lambda stored: stored.attempt == 2 and stored.state is JobState.RUNNING)
         assert again.retries == (("transient_exit", 1),)
 
 

@@ -29,6 +29,4 @@ def test_scheduler_without_reserved_capacity_exceeds_the_maximum_waiting_time(
 
 
 def late_in(world: Simulation) -> list[str]:
-    return list(
-        starved_jobs(world.books.jobs, world.books.admissions, world.scenario.policy.patience)
-    )
+    return list(starved_jobs(world.books.jobs, world.books.admissions, world.scenario.policy.patience))

@@ -42,9 +42,7 @@ class Advisor(LearningAdvisor):
         self.faults: list[Exception] = []
         self.meanwhile: Happening | None = None
 
-    async def suggest(
-        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
-    ) -> Proposals:
+    async def suggest(self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int) -> Proposals:
         if self.faults:
             raise self.faults.pop(0)
         happening, self.meanwhile = self.meanwhile, None
@@ -215,9 +213,7 @@ def test_concurrently_changed_trial_is_not_suggested(how: str, when: str) -> Non
         if how == "deleted":
             await store.delete_trial(study_service.uid, 1)
         else:
-            await study_service.change(
-                1, lambda trial: assign(trial, "bob", study_service.clock.now)
-            )
+            await study_service.change(1, lambda trial: assign(trial, "bob", study_service.clock.now))
 
     if when == "before it is read":
         study_service.studies = InterferingStore(study_service.studies, interfere)  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue] # the rest is the store's own
@@ -226,12 +222,8 @@ def test_concurrently_changed_trial_is_not_suggested(how: str, when: str) -> Non
     name = study_service.ask("ada", 2)
     study_service.serve()
     assert study_service.suggested_trials(name) == (2, 3)
-    assert [t.client for t in study_service.trials()] == (["bob"] if how == "taken" else []) + [
-        "ada"
-    ] * 2
-    assert study_service.clock.now < CREATED + 10**9, (
-        "the operation does not wait for the other trial"
-    )
+    assert [t.client for t in study_service.trials()] == (["bob"] if how == "taken" else []) + ["ada"] * 2
+    assert study_service.clock.now < CREATED + 10**9, "the operation does not wait for the other trial"
 
 
 class InterferingStore:
@@ -292,9 +284,7 @@ def test_failing_suggestion_is_retried_and_finally_reports_its_error() -> None:
     failed = study_service.serve().operation(name)
     assert failed.error is not None and failed.error.code == 13
     assert "it died" in failed.error.message
-    assert study_service.suggested_trials(next_one) == (1,), (
-        "the operation fails once and is retried"
-    )
+    assert study_service.suggested_trials(next_one) == (1,), "the operation fails once and is retried"
 
 
 def test_suggestion_is_retried_after_a_temporary_read_failure_of_the_store() -> None:
@@ -331,11 +321,6 @@ def test_early_stopping_check_uses_the_rule_of_the_study() -> None:
     study_service.changes(stopping, request_stop)
     checks = [study_service.check(number) for number in (good, bad, short, stopping)]
     study_service.serve()
-    assert [study_service.operation(name).should_stop for name in checks] == [
-        False,
-        True,
-        False,
-        True,
-    ]
+    assert [study_service.operation(name).should_stop for name in checks] == [False, True, False, True]
     states = [trial.state for trial in study_service.trials()]
     assert states == [TrialState.REQUESTED, TrialState.STOPPING] * 2

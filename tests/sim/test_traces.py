@@ -25,27 +25,18 @@ def soak_blocks(first: int, end: int) -> list[Any]:
 
 
 @cache
-def compare_random_life(
-    seed: int, *, with_operator_rules: bool = False
-) -> tuple[str, str, set[str], float]:
+def compare_random_life(seed: int, *, with_operator_rules: bool = False) -> tuple[str, str, set[str], float]:
     """Compare machine and reference over one random life of a job, optionally with an operator's rules.
 
     Returns:
         The differences, the rule of its end, the rules of its continuations, and the growth of its memory.
     """
-    life = Life(
-        seed, operator_rules=draw_operator_rules(f"of {seed}") if with_operator_rules else None
-    )
+    life = Life(seed, operator_rules=draw_operator_rules(f"of {seed}") if with_operator_rules else None)
     judge = life.live()
     restarts = [spent for replica in life.job.replicas for spent in replica.restarts]
     continuations = {rule for rule, _ in (*life.job.retries, *restarts)}
     ended = life.job.outcome.rule if life.job.outcome else ""
-    return (
-        judge.history_text() if judge.differences else "",
-        ended,
-        continuations,
-        life.job.memory_factor,
-    )
+    return (judge.history_text() if judge.differences else "", ended, continuations, life.job.memory_factor)
 
 
 @pytest.mark.parametrize("block", [*range(3), *soak_blocks(3, BLOCKS)])
@@ -59,9 +50,7 @@ def test_job_state_machine_equals_the_reference_model_at_every_step(block: int) 
 
 
 @pytest.mark.parametrize("block", [*range(2), *soak_blocks(2, 4)])
-def test_job_state_machine_equals_the_reference_model_with_failure_rules_of_operators(
-    block: int,
-) -> None:
+def test_job_state_machine_equals_the_reference_model_with_failure_rules_of_operators(block: int) -> None:
     """spec/failures#out-of-memory, "overridable by an operator": other budgets, dropped rows, new rows,
     growing memory.
     """
@@ -74,14 +63,7 @@ def test_random_job_histories_use_every_failure_rule_of_operators() -> None:
     """The lives above must reach the operator's rules, so that the comparison covers them."""
     lives = [compare_random_life(seed, with_operator_rules=True) for seed in range(2 * LIVES)]
     met = set[str]().union(*({ended, *continuations} for _, ended, continuations, _ in lives))
-    assert met >= {
-        "bad_device",
-        "bus_error",
-        "hung",
-        "pod_evicted",
-        "out_of_memory",
-        "user_code_failed",
-    }
+    assert met >= {"bad_device", "bus_error", "hung", "pod_evicted", "out_of_memory", "user_code_failed"}
     assert len({growth for *_, growth in lives}) > 2
 
 

@@ -165,9 +165,7 @@ def lone_job(number: int) -> Job:
 
 def small_scenario(seed: int) -> Scenario:
     """Return a scenario with few jobs and all kinds of events, without a crash."""
-    return dataclasses.replace(
-        scenario(seed, jobs=4), crash_commits=(), crash_times=(), downs=(SECOND,)
-    )
+    return dataclasses.replace(scenario(seed, jobs=4), crash_commits=(), crash_times=(), downs=(SECOND,))
 
 
 @pytest.mark.parametrize("world", [plain(5025), plain(5099), scenario(325)])

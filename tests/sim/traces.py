@@ -94,10 +94,7 @@ class Life:
     """
 
     def __init__(
-        self,
-        seed: int,
-        policy: FailurePolicy | None = None,
-        operator_rules: OperatorRules | None = None,
+        self, seed: int, policy: FailurePolicy | None = None, operator_rules: OperatorRules | None = None
     ) -> None:
         rules = operator_rules or OperatorRules()
         self.policy = policy or rules.policy
@@ -295,10 +292,7 @@ class Life:
 
 
 _CRASHES = (*((code, None) for code in (6, 134, 11, 139)), (None, 6), (None, 11))
-_EXITS = (
-    *((code, None) for code in (1, 2, 137, 143, 255)),
-    *((None, number) for number in (7, 8, 2)),
-)
+_EXITS = (*((code, None) for code in (1, 2, 137, 143, 255)), *((None, number) for number in (7, 8, 2)))
 _KNOWN = tuple(loss for loss in Cause if loss in CLUSTER_LOSSES)
 _ONCE = (JobAdmitted, Preempted, CapacityRefused, NodeLeft, DrillOrdered, PreparationFailed)
 """Events that are reported exactly once."""

@@ -79,9 +79,7 @@ class Families:
     def trial_job(self, tuning: JobUid, number: int) -> Job | None:
         """Return the job of a trial, if it has started."""
         wanted = (tuning, number)
-        trial = (
-            j for j in self.jobs.values() if j.parent and (j.parent.uid, j.parent.trial) == wanted
-        )
+        trial = (j for j in self.jobs.values() if j.parent and (j.parent.uid, j.parent.trial) == wanted)
         return next(trial, None)
 
     def alive(self) -> list[JobUid]:
@@ -103,9 +101,7 @@ class Families:
         faults: list[str] = []
         for work in self.works.values():
             children = [j for j in self.jobs.values() if j.parent and j.parent.uid == work.uid]
-            faults += [
-                f"{j.uid} of {work.name} is {j.state}" for j in children if not j.state.is_final
-            ]
+            faults += [f"{j.uid} of {work.name} is {j.state}" for j in children if not j.state.is_final]
             if isinstance(work, TuningJob):
                 faults += await self._of_measurements(work)
         return faults
@@ -141,11 +137,7 @@ class Families:
         if before.outcome is not None and work.next_trial != before.next_trial:
             yield f"trial {before.next_trial} began though the end was decided"
         children = _now(self.store.reader.children(work.uid))
-        jobs = {
-            child.parent.trial: child
-            for child in children
-            if isinstance(child, Job) and child.parent
-        }
+        jobs = {child.parent.trial: child for child in children if isinstance(child, Job) and child.parent}
         if len(jobs) != len(children) or {n: job.uid for n, job in jobs.items()} != {
             trial.number: trial.job for trial in rows
         }:

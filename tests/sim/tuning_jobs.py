@@ -19,15 +19,11 @@ OUTPUT = "gs://b/out"
 def study_spec(goal: Goal = Goal.MAXIMIZE, selection: Selection = Selection.LAST) -> StudySpec:
     """Return a study with one parameter `x` from 0 to 1, and one metric."""
     return StudySpec(
-        (Parameter("x", ParameterType.DOUBLE, 0.0, 1.0),),
-        (Metric(METRIC, goal),),
-        selection=selection,
+        (Parameter("x", ParameterType.DOUBLE, 0.0, 1.0),), (Metric(METRIC, goal),), selection=selection
     )
 
 
-def trial_spec(
-    *, api: Api = Api.VERTEX, scheduling: Scheduling | None = None, workers: int = 0
-) -> JobSpec:
+def trial_spec(*, api: Api = Api.VERTEX, scheduling: Scheduling | None = None, workers: int = 0) -> JobSpec:
     """Return the job of each trial: a primary and this many workers."""
     counts = (1, workers) if workers else (1,)
     pools = tuple(WorkerPool(i, count, MACHINE, program()) for i, count in enumerate(counts))
@@ -66,11 +62,7 @@ def tuning(
         name=name,
         display_name=f"tuning {number}",
         spec=TuningSpec(
-            spec or study_spec(),
-            trial_spec(api=api, scheduling=scheduling),
-            trials,
-            parallel,
-            failed,
+            spec or study_spec(), trial_spec(api=api, scheduling=scheduling), trials, parallel, failed
         ),
         public_json="{}",
         created=CREATED,

@@ -48,9 +48,7 @@ class SimulatedTuning:
     def __post_init__(self) -> None:
         self.now = max(self.now, self.job.updated)
 
-    def run_step(
-        self, *, cancel: CancelCause | None = None, stop: tuple[int, ...] = ()
-    ) -> "SimulatedTuning":
+    def run_step(self, *, cancel: CancelCause | None = None, stop: tuple[int, ...] = ()) -> "SimulatedTuning":
         """Run one transition of the tuning job. `stop` lists trials to be stopped early."""
         self.now += SECOND
         before = self.job
@@ -66,10 +64,7 @@ class SimulatedTuning:
         self.trials |= transition.trials
         self.timeline += step.timeline
         for number, measurement in transition.measurements:
-            self.stored_measurements[number] = (
-                *self.stored_measurements.get(number, ()),
-                measurement,
-            )
+            self.stored_measurements[number] = (*self.stored_measurements.get(number, ()), measurement)
         return self
 
     def _sight(self, number: int) -> Sight:

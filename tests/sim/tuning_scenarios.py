@@ -75,9 +75,7 @@ def with_custom_job(number: int = 8000, *, model: str | None = "m") -> tuple[Pip
 def with_tuning_job(number: int = 8000, *, trials: int = 3) -> tuple[Pipeline, TuningJob]:
     """Return a pipeline with a hyperparameter task, and its tuning job."""
     made = pipeline(number, task=Task.TUNING)
-    backing = replace(
-        tuning(number + 1, trials=trials, parallel=2), parent=Parent(made.uid, made.name)
-    )
+    backing = replace(tuning(number + 1, trials=trials, parallel=2), parent=Parent(made.uid, made.name))
     return pipelines.create_pipeline(made, backing), backing
 
 
@@ -119,8 +117,7 @@ def _family(dice: random.Random, number: int) -> tuple[Work, ...]:
         failed=dice.choice((0, 0, trials)),
         spec=study_spec(dice.choice(tuple(Goal)), dice.choice(tuple(Selection))),
         scheduling=Scheduling(
-            timeout=dice.choice((7 * DAY, 7 * DAY, 2 * HOUR)),
-            max_wait=dice.choice((None, None, 30 * MINUTE)),
+            timeout=dice.choice((7 * DAY, 7 * DAY, 2 * HOUR)), max_wait=dice.choice((None, None, 30 * MINUTE))
         ),
     )
     return (stopping(made) if dice.random() < 0.5 else made,)

@@ -113,9 +113,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         raise RuntimeError("nobody else may wake this loop")
 
 
-def run(
-    clock: Clock, body: Coroutine[Any, Any, T], failures: list[BaseException] | None = None
-) -> T:
+def run(clock: Clock, body: Coroutine[Any, Any, T], failures: list[BaseException] | None = None) -> T:
     """Run `body` to its end under virtual time. Its remaining tasks are dropped immediately, as by SIGKILL:
     their `finally` blocks do not run. A `SystemExit` from anywhere ends the run immediately. `failures`:
     receives unhandled exceptions of tasks.

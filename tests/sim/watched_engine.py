@@ -108,9 +108,7 @@ class WatchedEngine(SimEngine):
             self._look_at_gang(uid, attempt, [p.replica for p in plans if p.job_uid == uid])
         await super().launch(plans)
 
-    async def stop(
-        self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
-    ) -> None:
+    async def stop(self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None) -> None:
         wanted = (job_uid, attempt) in self._demands.ends
         if not wanted and attempt > self._demands.past.get(job_uid, 0):
             self._wrong(job_uid, f"attempt {attempt} is stopped, and nothing stored demands it")
@@ -159,9 +157,7 @@ class WatchedEngine(SimEngine):
         if (uid, attempt) not in self._begun:
             self._begun.add((uid, attempt))
             due = {
-                replica.id: self._demands.starts.get(
-                    (uid, attempt, replica.id, replica.incarnation)
-                )
+                replica.id: self._demands.starts.get((uid, attempt, replica.id, replica.incarnation))
                 for replica in job.replicas
                 if replica.node and replica.state is ReplicaState.WAITING
             }
@@ -170,9 +166,7 @@ class WatchedEngine(SimEngine):
             needed = {replica for replica, at in due.items() if at and at <= first}
             missing = needed.difference(started)
             if missing:
-                self._wrong(
-                    uid, f"attempt {attempt} is started without {sorted(map(str, missing))}"
-                )
+                self._wrong(uid, f"attempt {attempt} is started without {sorted(map(str, missing))}")
         now = self._books.world.clock.now
         for replica in job.replicas:
             since = self._books.drain_times.get(replica.node or "", now)

@@ -111,9 +111,7 @@ class SimulatedCluster:
     def run(self, item: GangRequest, *nodes: str, until: int = 0, leaving: bool = False) -> None:
         """Place one replica of the gang on each node, and the remaining replicas on the last node."""
         names = [*nodes, *[nodes[-1]] * (len(item.replicas) - len(nodes))]
-        places = tuple(
-            (replica, name) for (replica, _), name in zip(item.replicas, names, strict=True)
-        )
+        places = tuple((replica, name) for (replica, _), name in zip(item.replicas, names, strict=True))
         self.put(GangState(item, places=places, until=until, leaving=leaving))
 
     def end(self, uid: int) -> None:

@@ -57,15 +57,11 @@ def job(
     With `reducers`, the third pool is a reduction server. `output` is the base output directory.
     """
     pools = tuple(
-        WorkerPool(
-            position, count, MACHINE, reducer() if reducers and position == 2 else program(module)
-        )
+        WorkerPool(position, count, MACHINE, reducer() if reducers and position == 2 else program(module))
         for position, count in enumerate(counts or (1,))
         if count
     )
-    spec = JobSpec(
-        api, "us-central1", pools, scheduling or Scheduling(), "{}", base_output_directory=output
-    )
+    spec = JobSpec(api, "us-central1", pools, scheduling or Scheduling(), "{}", base_output_directory=output)
     name = JobName(api, "demo", "us-central1" if api is Api.VERTEX else "", "7")
     return Job(JobUid(7), name, "a job", "{}", CREATED, CREATED, spec=spec)
 
@@ -124,9 +120,7 @@ class Life:
             self.see(*demanded)
         return self
 
-    def exits(
-        self, replica: ReplicaId = PRIMARY, code: int | None = 0, **how: bool | int | str
-    ) -> "Life":
+    def exits(self, replica: ReplicaId = PRIMARY, code: int | None = 0, **how: bool | int | str) -> "Life":
         """Report the end of a replica one second after it happened. `how`: arguments of `exit_record`."""
         record = exit_record(code, **{"ended": self.now + SECOND, **how})  # pyright: ignore[reportArgumentType] # by name
         known = self.replica(replica)
@@ -136,9 +130,7 @@ class Life:
         self, replica: ReplicaId, cause: str = "its shim is gone", *, by_service: bool = False
     ) -> "Life":
         known = self.replica(replica)
-        return self.see(
-            ReplicaLost(self.job.attempt, replica, known.incarnation, cause, by_service)
-        )
+        return self.see(ReplicaLost(self.job.attempt, replica, known.incarnation, cause, by_service))
 
     def places(self, replica: ReplicaId, node: str) -> "Life":
         known = self.replica(replica)

@@ -37,9 +37,7 @@ GUIDE: Request = {
     "parameterServerCount": "3",
 }
 """Machines of the 13 replicas in the public guide's example."""
-NO_PACKAGE: Request = dict.fromkeys(
-    ("packageUris", "pythonModule", "runtimeVersion", "pythonVersion")
-)
+NO_PACKAGE: Request = dict.fromkeys(("packageUris", "pythonModule", "runtimeVersion", "pythonVersion"))
 """Removes the fields of an `ml` job that a container does not need."""
 
 
@@ -97,9 +95,7 @@ def placed_job(spec: JobSpec, label: str = "", value: str = "") -> Job:
     return replace(job(1), spec=spec, replicas=placed, attempt=1, labels=labels)
 
 
-def launch_plan(
-    subject: Job, runtime: PreparedRuntime, defaults: LaunchDefaults | None = None
-) -> LaunchPlan:
+def launch_plan(subject: Job, runtime: PreparedRuntime, defaults: LaunchDefaults | None = None) -> LaunchPlan:
     """Return the launch plan of the primary replica."""
     program = subject.spec.pool(0).program
     slots = [Slot(PRIMARY, "node", "host-0", "127.64.0.1", "host-0", 2222)]
@@ -146,9 +142,7 @@ def custom_job(*pools: Request, **job_spec: Any) -> Request:
     return {"displayName": "job", "jobSpec": spec}
 
 
-def ml_job(
-    *, job_id: str = "job_1", labels: Mapping[str, str] | None = None, **training: Any
-) -> Request:
+def ml_job(*, job_id: str = "job_1", labels: Mapping[str, str] | None = None, **training: Any) -> Request:
     """Return an `ml` job on scale tier BASIC. None removes a field of trainingInput."""
     job: Request = {
         "jobId": job_id,

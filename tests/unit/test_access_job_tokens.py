@@ -74,9 +74,7 @@ def test_key_file_is_created_once_and_readable_only_by_its_owner(tmp_path: Path)
 
 
 @pytest.mark.parametrize("content", ["", "00", "no hexadecimal digits", "00" * 33])
-def test_malformed_key_file_causes_an_error_with_the_file_name(
-    tmp_path: Path, content: str
-) -> None:
+def test_malformed_key_file_causes_an_error_with_the_file_name(tmp_path: Path, content: str) -> None:
     path = tmp_path / KEY_FILE
     path.write_text(content)
     with pytest.raises(JobKeyUnreadable, match=KEY_FILE):
@@ -95,8 +93,7 @@ def test_job_token_of_an_attempt_that_has_ended_is_rejected() -> None:
         authority.authenticate(f"Bearer {before}")
     late, _ = jobs.mint(CLAIMS, 0)
     with pytest.raises(
-        Unauthenticated,
-        match=r"has expired, or was not issued by this service\. Request a new token",
+        Unauthenticated, match=r"has expired, or was not issued by this service\. Request a new token"
     ):
         authority.authenticate(f"Bearer {late}")
     authority.refuse(lambda _: True)

@@ -6,14 +6,7 @@ from itertools import product
 import pytest
 
 from trainshed.access.permissions import OWNER as OWNERS
-from trainshed.access.permissions import (
-    PERMISSIONS,
-    PROGRAM,
-    ROLES,
-    SERVICE_PREFIXES,
-    authorize,
-    is_recorded,
-)
+from trainshed.access.permissions import PERMISSIONS, PROGRAM, ROLES, SERVICE_PREFIXES, authorize, is_recorded
 from trainshed.access.policy import Grant, Policy
 from trainshed.access.principals import Principal, Rights
 from trainshed.api.registry import BUILT_IN
@@ -57,10 +50,7 @@ def test_every_method_requires_its_permission_in_every_project_of_the_request() 
         is_within = not where or places == ["own"] or method in OF_NO_PROJECT
         is_its_own = not (where and permission.startswith(SERVICE_PREFIXES))
         is_held = permission in ROLES[role] and is_within and is_its_own
-        assert is_allowed(ana, method, places) == (is_held or method in FOR_EVERYBODY), (
-            role,
-            method,
-        )
+        assert is_allowed(ana, method, places) == (is_held or method in FOR_EVERYBODY), (role, method)
 
 
 def is_allowed(principal: Principal, method: str, places: list[str]) -> bool:

@@ -16,9 +16,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "secrets.key"
 
 
-@pytest.mark.parametrize(
-    "other", [SecretId("q", "db", 1), SecretId("p", "db2", 1), SecretId("p", "db", 2)]
-)
+@pytest.mark.parametrize("other", [SecretId("q", "db", 1), SecretId("p", "db2", 1), SecretId("p", "db", 2)])
 def test_encrypted_value_of_a_secret_cannot_be_decrypted_as_another_secret(
     file: Path, other: SecretId
 ) -> None:
@@ -51,9 +49,7 @@ def test_secrets_are_readable_again_after_the_missing_key_file_is_restored(file:
 
 
 @pytest.mark.parametrize("text", ["", "short", base64.b64encode(bytes(31)).decode(), "*" * 44])
-def test_error_for_a_malformed_encryption_key_does_not_contain_the_key(
-    file: Path, text: str
-) -> None:
+def test_error_for_a_malformed_encryption_key_does_not_contain_the_key(file: Path, text: str) -> None:
     for make in (lambda: Sealer(file, {VARIABLE: text}), lambda: Sealer(file, {})):
         file.write_text(text)
         with pytest.raises(KeyUnusable, match="openssl rand -base64 32") as refused:

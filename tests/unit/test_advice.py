@@ -85,10 +85,7 @@ def test_unknown_error_has_no_advice(tail: str) -> None:
         (RUN, "--requirements seaborn"),
         (COMMAND, "sh -c 'pip install seaborn && exec python3"),
         (OWN_IMAGE, '"RUN pip install seaborn" to the Dockerfile'),
-        (
-            replace(OWN_IMAGE, command=("sh", "-c", f"python3 -m {SCRIPT.module}")),
-            'requirements=["seaborn"]',
-        ),
+        (replace(OWN_IMAGE, command=("sh", "-c", f"python3 -m {SCRIPT.module}")), 'requirements=["seaborn"]'),
     ],
 )
 def test_advice_for_a_missing_module_depends_on_the_submit_method_of_the_job(
@@ -117,9 +114,7 @@ def test_missing_module_of_the_users_own_code_has_packaging_advice() -> None:
 
 def test_missing_framework_advice_names_a_prebuilt_image() -> None:
     assert "vertex-ai/training/tf-cpu.2-17.py310:latest" in advice_for(missing("tensorflow.keras"))
-    assert "vertex-ai/training/pytorch-xla.2-4.py310:latest" in advice_for(
-        missing("torchvision"), PACKAGE
-    )
+    assert "vertex-ai/training/pytorch-xla.2-4.py310:latest" in advice_for(missing("torchvision"), PACKAGE)
     assert "set one, such as pytorch (" in advice_for(missing("torch"), RUN)
     torch = replace(COMMAND, runtime=replace(RUNTIME, family="pytorch"))
     assert "If torchaudio is" in advice_for(missing("torchaudio"), torch)
@@ -166,9 +161,7 @@ def test_advice_for_a_missing_public_bucket_states_that_the_bucket_is_not_local(
 
 
 def test_advice_for_a_missing_directory_below_gcs_suggests_makedirs() -> None:
-    text = advice_for(
-        "FileNotFoundError: [Errno 2] No such file or directory: '/gcs/b/run/model/m.pt'\n"
-    )
+    text = advice_for("FileNotFoundError: [Errno 2] No such file or directory: '/gcs/b/run/model/m.pt'\n")
     assert "os.makedirs" in text and "gs://b/run/model/m.pt" in text
     assert not advice_for("FileNotFoundError: [Errno 2] No such file or directory: '/data/m.pt'\n")
 
@@ -252,8 +245,7 @@ def test_advice_for_a_failed_apt_get_suggests_a_custom_image(tail: str) -> None:
 @pytest.mark.parametrize(
     "tail",
     [
-        "/usr/bin/python3: can't open file '/slot/files/train.py': [Errno 2] No such file or "
-        "directory",
+        "/usr/bin/python3: can't open file '/slot/files/train.py': [Errno 2] No such file or directory",
         "bash: ./prepare.sh: No such file or directory",
         "run.sh: line 2: lib/prepare.sh: No such file or directory",
     ],
@@ -327,9 +319,7 @@ def test_out_of_memory_advice_on_the_largest_machine_suggests_no_larger_machine(
     largest = max(machine_types().values(), key=lambda kind: kind.memory_limit_bytes)
     program = spec(COMMAND)
     pool = program.pools[0]
-    machine = replace(
-        pool.machine, type=largest.name, memory_limit_bytes=largest.memory_limit_bytes
-    )
+    machine = replace(pool.machine, type=largest.name, memory_limit_bytes=largest.memory_limit_bytes)
     record = ExitRecord(exit_code=None, signal=9, oom=True, started=1, ended=2)
     text = advice_on_end(record, 137, replace(program, pools=(replace(pool, machine=machine),)), 0)
     assert text and "larger machine type" not in text

@@ -55,20 +55,7 @@ def test_filter_text_is_parsed_into_the_expected_tree(text: str, tree: object) -
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "a=",
-        "=1",
-        "(a=1",
-        "a=1)",
-        'a="1',
-        "a=1 AND",
-        "OR a=1",
-        "a=~x",
-        "a=()",
-        "NOT",
-        "(" * 60 + "a",
-    ],
+    "text", ["a=", "=1", "(a=1", "a=1)", 'a="1', "a=1 AND", "OR a=1", "a=~x", "a=()", "NOT", "(" * 60 + "a"]
 )
 def test_error_of_an_invalid_filter_contains_the_position_of_the_fault(text: str) -> None:
     with pytest.raises(FilterError, match=r"character \d+|nested deeper"):
@@ -173,9 +160,7 @@ def test_vertex_job_filter_selects_the_matching_jobs(text: str, passes: bool) ->
     ],
 )
 def test_ml_job_filter_selects_the_matching_jobs(text: str, passes: bool) -> None:
-    failed = replace(
-        job(api=Api.ML), name=JobName(Api.ML, "p", "", "census_7"), state=JobState.FAILED
-    )
+    failed = replace(job(api=Api.ML), name=JobName(Api.ML, "p", "", "census_7"), state=JobState.FAILED)
     assert compile_job_filter(text, ML_STATES).passes(failed) is passes
 
 

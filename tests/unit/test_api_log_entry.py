@@ -6,13 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.jobs import job
-from trainshed.api.logging_v2.entry import (
-    Entry,
-    message,
-    replica_entry,
-    service_entries,
-    task_source,
-)
+from trainshed.api.logging_v2.entry import Entry, message, replica_entry, service_entries, task_source
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.store.logs.lines import LogLine, Severity, Stream, read_line
@@ -65,9 +59,7 @@ def render(entry: Entry) -> Any:
 
 
 def test_plain_text_line_is_rendered_as_text_payload() -> None:
-    line = LogLine(
-        JobUid(7), 1, ReplicaId(1, 2), 3, 1_500_000_000, Stream.STDERR, "hi", Severity.ERROR
-    )
+    line = LogLine(JobUid(7), 1, ReplicaId(1, 2), 3, 1_500_000_000, Stream.STDERR, "hi", Severity.ERROR)
     view = render(replica_entry(NAME, line))
     assert view == {
         "insertId": line.insert_id,
@@ -79,10 +71,7 @@ def test_plain_text_line_is_rendered_as_text_payload() -> None:
             "type": "ml_job",
             "labels": {"job_id": "job_a", "project_id": "p1", "task_name": "worker-replica-2"},
         },
-        "labels": {
-            "ml.googleapis.com/job_id": "job_a",
-            "ml.googleapis.com/task_name": "worker-replica-2",
-        },
+        "labels": {"ml.googleapis.com/job_id": "job_a", "ml.googleapis.com/task_name": "worker-replica-2"},
         "textPayload": "hi",
     }
 
@@ -99,7 +88,5 @@ def test_json_line_that_clients_cannot_parse_is_sent_as_text(text: str) -> None:
 
 
 def test_log_entry_of_a_json_line_contains_all_fields_of_the_line() -> None:
-    line = LogLine(
-        JobUid(7), 1, ReplicaId(0, 0), 0, 1, Stream.STDOUT, "m", Severity.INFO, {"loss": 0.5}
-    )
+    line = LogLine(JobUid(7), 1, ReplicaId(0, 0), 0, 1, Stream.STDOUT, "m", Severity.INFO, {"loss": 0.5})
     assert render(replica_entry(NAME, line))["jsonPayload"] == {"loss": 0.5, "message": "m"}

@@ -73,14 +73,7 @@ def test_and_in_a_log_filter_intersects_job_ids_and_or_unites_job_ids() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "colour=red",
-        "severity>=LOUD",
-        "timestamp>soon",
-        "jsonPayload.loss>much",
-        "textPayload<x",
-        "a=~b",
-    ],
+    ["colour=red", "severity>=LOUD", "timestamp>soon", "jsonPayload.loss>much", "textPayload<x", "a=~b"],
 )
 def test_log_filter_with_impossible_comparison_is_rejected(text: str) -> None:
     with pytest.raises(FilterError):

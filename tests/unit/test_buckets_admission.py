@@ -20,14 +20,7 @@ from trainshed.buckets.admission import (
     is_readable,
     is_visible,
 )
-from trainshed.buckets.callers import (
-    UNKNOWN,
-    Caller,
-    Reach,
-    address_with_key,
-    split_key,
-    storage_key,
-)
+from trainshed.buckets.callers import UNKNOWN, Caller, Reach, address_with_key, split_key, storage_key
 from trainshed.buckets.errors import Forbidden, Unauthenticated
 from trainshed.buckets.setup import BucketRules
 from trainshed.core.names import default_bucket, project_number
@@ -56,9 +49,7 @@ def test_owner_has_all_bucket_permissions_and_anonymous_caller_has_none() -> Non
 
 def test_program_may_use_buckets_of_its_own_project_and_objects_of_shared_buckets() -> None:
     held = {
-        access.name: [
-            permission for permission in EVERYTHING if is_allowed(PROGRAM, permission, access)
-        ]
+        access.name: [permission for permission in EVERYTHING if is_allowed(PROGRAM, permission, access)]
         for access in (OWN, SHARED, OTHER)
     }
     assert held == {
@@ -86,11 +77,7 @@ def test_program_may_use_buckets_of_its_own_project_and_objects_of_shared_bucket
             False,
             False,
         ),
-        (
-            BucketAccess("other", "q", bindings=({"role": "roles/storage.objectAdmin"},)),
-            False,
-            False,
-        ),
+        (BucketAccess("other", "q", bindings=({"role": "roles/storage.objectAdmin"},)), False, False),
     ],
 )
 def test_bucket_grant_gives_exactly_the_permissions_of_the_granted_role(
@@ -113,9 +100,7 @@ def test_gcs_directory_shows_only_buckets_that_all_programs_of_the_project_may_w
     assert is_visible("p", bucket_with_binding("roles/storage.objectAdmin", "projectEditor:p"))
     assert not is_visible("p", OTHER)
     assert not is_visible("p", bucket_with_binding("roles/storage.objectViewer", "allUsers"))
-    assert not is_visible(
-        "p", bucket_with_binding("roles/storage.objectAdmin", "serviceAccount:sa@p")
-    )
+    assert not is_visible("p", bucket_with_binding("roles/storage.objectAdmin", "serviceAccount:sa@p"))
 
 
 def test_bucket_is_readable_for_a_job_if_an_account_of_the_project_may_read_the_bucket() -> None:
@@ -142,12 +127,7 @@ def test_program_cannot_create_another_projects_staging_bucket(project: str) -> 
     own = default_bucket("trainshed", project)
     for name in (own, "trainsheds", "my-trainshed-q", f"{project}-vertex-staging-us-central1-12ab"):
         admit_name(program, name, rules)
-    for name in (
-        "trainshed-q",
-        "trainshed-",
-        "q-vertex-staging-eu1-1a",
-        "trainshed-q-vertex-staging-x",
-    ):
+    for name in ("trainshed-q", "trainshed-", "q-vertex-staging-eu1-1a", "trainshed-q-vertex-staging-x"):
         with pytest.raises(
             Forbidden, match="is reserved for the code of the project whose ID the name contains"
         ):
@@ -156,9 +136,7 @@ def test_program_cannot_create_another_projects_staging_bucket(project: str) -> 
 
 
 def test_error_of_a_denied_bucket_request_contains_cause_and_remedy() -> None:
-    with pytest.raises(
-        Forbidden, match=r"sa@p .* other\. .*Grant the job's service account"
-    ) as refusal:
+    with pytest.raises(Forbidden, match=r"sa@p .* other\. .*Grant the job's service account") as refusal:
         admit(PROGRAM, "storage.objects.get", OTHER)
     # Other projects must not learn the owner of the bucket.
     assert "project q" not in str(refusal.value)

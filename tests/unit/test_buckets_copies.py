@@ -86,10 +86,7 @@ def list_records(store: ObjectStore) -> dict[str, ObjectRecord]:
 
 def without_file_identities(records: dict[str, ObjectRecord]) -> dict[str, ObjectRecord]:
     """Return the records without the identities of their files."""
-    return {
-        name: replace(record, file=FileIdentity(0, record.size, 0))
-        for name, record in records.items()
-    }
+    return {name: replace(record, file=FileIdentity(0, record.size, 0)) for name, record in records.items()}
 
 
 @every_way

@@ -117,9 +117,7 @@ def test_version_list_is_sorted_across_pages(store: ObjectStore) -> None:
         assert list_generations(store, max_results=limit) == expected
     below = [row for row in expected if row[0].startswith("a/")]
     assert list_generations(store, prefix="a/") == below
-    assert list_generations(store, start_offset="a/b", end_offset="a/c") == [
-        r for r in below if r[0] < "a/c"
-    ]
+    assert list_generations(store, start_offset="a/b", end_offset="a/c") == [r for r in below if r[0] < "a/c"]
     page = store.list(BUCKET, Query(versions=True, delimiter="/"))
     assert page.prefixes == ["a/", "b/"]
     assert {name for name, _ in page.objects} == {"a", "a\x01", "a-b", "ä"}
@@ -250,9 +248,7 @@ def test_crash_of_the_service_during_a_write_or_deletion_loses_no_generation(
         assert len(rows) <= (3 if action == "overwrite" else 2)
         assert noncurrent_contents(after) == [b"one", b"two", b"three"][: len(rows)]
         with_live = live_generation(after)
-        assert with_live in (
-            (None, second) if action == "delete" else (second, *dict(rows[2:]).values())
-        )
+        assert with_live in ((None, second) if action == "delete" else (second, *dict(rows[2:]).values()))
         if action == "overwrite":
             put(after, "x", b"three")
         elif with_live is not None:
@@ -287,9 +283,7 @@ def live_generation(store: ObjectStore) -> int | None:
         ("foo**/bar", ["foo/bar"]),
     ],
 )
-def test_double_star_in_a_glob_matches_any_number_of_directories(
-    pattern: str, names: list[str]
-) -> None:
+def test_double_star_in_a_glob_matches_any_number_of_directories(pattern: str, names: list[str]) -> None:
     glob = listing.compile_glob(pattern)
     every = ["foo/bar", "foo/baz", "foo/foobar", "foobar", "x/y/foobar", "xfoobar"]
     assert [name for name in every if glob.is_all_of(name)] == names

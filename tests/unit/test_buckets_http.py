@@ -71,14 +71,9 @@ def test_range_request_with_an_outdated_if_range_header_returns_all_content(ask:
     assert ask("GET", ITEM + "x?alt=media", **ranges).body == b"abcd"
 
 
-@pytest.mark.parametrize(
-    "fault", [(errno.ENOSPC, 503, "is full"), (errno.EXDEV, 403, "another file system")]
-)
+@pytest.mark.parametrize("fault", [(errno.ENOSPC, 503, "is full"), (errno.EXDEV, 403, "another file system")])
 def test_full_disk_is_logged_in_a_single_line_without_a_traceback(
-    ask: Ask,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    fault: tuple[int, int, str],
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: tuple[int, int, str]
 ) -> None:
     """Each retry logs the error again, and the log may be on the full disk."""
     number, status, words = fault
@@ -91,9 +86,7 @@ def test_full_disk_is_logged_in_a_single_line_without_a_traceback(
 
 def test_gzip_object_is_decompressed_for_clients_that_do_not_accept_gzip(ask: Ask) -> None:
     content = b"text " * 500_000
-    packed = gzip.compress(content[:7]) + gzip.compress(
-        content[7:]
-    )  # two gzip members, as after a compose
+    packed = gzip.compress(content[:7]) + gzip.compress(content[7:])  # two gzip members, as after a compose
     packed += bytes(3)
     answer = ask("POST", f"{UPLOAD}?uploadType=media&name=z&contentEncoding=gzip", packed)
     assert answer.json["size"] == str(len(packed))

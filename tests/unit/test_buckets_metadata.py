@@ -68,9 +68,7 @@ async def answer_to(
 def get_metadata(
     metadata: Metadata, path: str, query: str = "", *, machine: Machine = MACHINE, **more: Any
 ) -> Response:
-    client = DisconnectingClient(
-        path, query, more.pop("method", "GET"), **more.pop("headers", FLAVOR)
-    )
+    client = DisconnectingClient(path, query, more.pop("method", "GET"), **more.pop("headers", FLAVOR))
     answer = asyncio.run(answer_to(metadata, client, machine))
     assert answer is not None and dict(answer.headers)[b"metadata-flavor"] == b"Google"
     assert dict(answer.headers)[b"content-length"] == b"%d" % len(answer.body)
@@ -150,9 +148,7 @@ def test_metadata_contains_region_and_zone_of_the_job(metadata: Metadata) -> Non
         assert get_metadata(metadata, path).status == 404
 
 
-def test_metadata_server_returns_an_access_token_for_any_requested_scopes(
-    metadata: Metadata,
-) -> None:
+def test_metadata_server_returns_an_access_token_for_any_requested_scopes(metadata: Metadata) -> None:
     for account in ("default", EMAIL):
         path = f"{V1}/instance/service-accounts/{account}/token"
         shown = get_json(metadata, path, f"scopes={SCOPE}")
@@ -281,9 +277,7 @@ def test_preemption_notice_is_visible_only_to_the_preempted_replica(
     asyncio.run(watch())
 
 
-def test_waiting_metadata_request_with_an_outdated_etag_returns_immediately(
-    metadata: Metadata,
-) -> None:
+def test_waiting_metadata_request_with_an_outdated_etag_returns_immediately(metadata: Metadata) -> None:
     path = f"{V1}/instance/preempted"
     tag = etag_of(get_metadata(metadata, path))
     assert get_metadata(metadata, path, "wait_for_change=true&last_etag=NONE").body == b"FALSE"

@@ -79,18 +79,14 @@ def test_metadata_larger_than_an_extended_attribute_is_stored(store: ObjectStore
     assert store.read_record(ObjectRef(BUCKET, "x")) == small
 
 
-def test_preconditions_are_checked_against_the_current_generation_of_the_object(
-    store: ObjectStore,
-) -> None:
+def test_preconditions_are_checked_against_the_current_generation_of_the_object(store: ObjectStore) -> None:
     first = put(store, "x", b"1", ABSENT)
     with pytest.raises(PreconditionFailed):
         put(store, "x", b"2", ABSENT)
     second = put(store, "x", b"2", Conditions(generation_match=first.generation))
     assert second.generation > first.generation
     with pytest.raises(PreconditionFailed):
-        store.delete(
-            ObjectRef(BUCKET, "x", conditions=Conditions(generation_match=first.generation))
-        )
+        store.delete(ObjectRef(BUCKET, "x", conditions=Conditions(generation_match=first.generation)))
     with pytest.raises(NotFound):
         store.open_object(ObjectRef(BUCKET, "x", first.generation))
     with pytest.raises(NotModified):
@@ -135,9 +131,7 @@ def test_concurrent_conditional_updates_lose_no_write(store: ObjectStore) -> Non
 class TestWritesThroughTheDirectory:
     """spec/program#storage: /gcs/BUCKET and the API show the same objects."""
 
-    def test_file_created_by_a_program_is_an_object_with_checksums(
-        self, store: ObjectStore
-    ) -> None:
+    def test_file_created_by_a_program_is_an_object_with_checksums(self, store: ObjectStore) -> None:
         path_of(store, "d").mkdir()
         path_of(store, "d/f").write_bytes(b"hello")
         record = store.read_record(ObjectRef(BUCKET, "d/f"))
@@ -213,9 +207,7 @@ class TestWritesThroughTheDirectory:
 
 class TestConflictingNames:
     @pytest.mark.parametrize("order", [["a", "a/b", "a/"], ["a/", "a/b", "a"], ["a/b", "a", "a/"]])
-    def test_object_may_have_the_name_of_a_directory(
-        self, store: ObjectStore, order: list[str]
-    ) -> None:
+    def test_object_may_have_the_name_of_a_directory(self, store: ObjectStore, order: list[str]) -> None:
         for name in order:
             put(store, name, name.encode(), ABSENT)
         assert names(store) == ["a", "a/", "a/b"]
@@ -263,9 +255,7 @@ class TestConflictingNames:
             store.delete(ObjectRef(BUCKET, name))
         assert list(path_of(store).iterdir()) == []
 
-    def test_concurrent_writes_of_objects_with_nested_names_succeed(
-        self, store: ObjectStore
-    ) -> None:
+    def test_concurrent_writes_of_objects_with_nested_names_succeed(self, store: ObjectStore) -> None:
         wanted = ["p", "p/q", "p/q/r", "p/q/s", "p/t", "p/"]
 
         def work(number: int) -> None:
@@ -358,11 +348,7 @@ class TestUploadSessions:
     @pytest.mark.parametrize("conditions", [Conditions(), ABSENT])
     @pytest.mark.parametrize("point", ["announced", "renamed"])
     def test_upload_can_be_completed_after_a_crash_during_the_commit(
-        self,
-        store: ObjectStore,
-        monkeypatch: pytest.MonkeyPatch,
-        conditions: Conditions,
-        point: str,
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, conditions: Conditions, point: str
     ) -> None:
         spec = UploadSpec(BUCKET, "big", conditions=conditions)
         upload_id = UploadSessions(store).start(spec)
@@ -436,9 +422,7 @@ class TestUploadSessions:
         monkeypatch.setattr(writer, "close", wait_for_the_commit)
         sessions.release(writer)
 
-    def test_failed_cancelled_and_expired_upload_sessions_are_not_found(
-        self, store: ObjectStore
-    ) -> None:
+    def test_failed_cancelled_and_expired_upload_sessions_are_not_found(self, store: ObjectStore) -> None:
         sessions = UploadSessions(store)
         bad = sessions.start(UploadSpec(BUCKET, "x", expected=Checksums("AA", "")))
         with pytest.raises(InvalidRequest):
@@ -458,8 +442,7 @@ class TestUploadSessions:
 
 
 ordinary = pytest.mark.skipif(
-    os.geteuid() == 0,
-    reason="nothing is closed to root; test_buckets_callers.py runs it as another user",
+    os.geteuid() == 0, reason="nothing is closed to root; test_buckets_callers.py runs it as another user"
 )
 
 
@@ -501,9 +484,7 @@ def test_file_with_any_modification_time_is_listed() -> None:
 
 
 @ordinary
-def test_unreadable_file_is_listed_and_the_error_of_a_read_contains_the_cause(
-    store: ObjectStore,
-) -> None:
+def test_unreadable_file_is_listed_and_the_error_of_a_read_contains_the_cause(store: ObjectStore) -> None:
     """A program has removed all permissions (`chmod 000`) of a file or of a directory."""
     for name in ("a", "b", "c/d", "e"):
         put(store, name, b"content")

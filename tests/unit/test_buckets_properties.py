@@ -163,9 +163,7 @@ def test_conditional_reads_return_200_304_or_412_depending_on_the_entity_tag(ask
         assert ask("GET", target, if_none_match="kittens").status == 200
 
 
-def test_enforced_public_access_prevention_disables_grants_to_all_users(
-    ask: Ask, store: ObjectStore
-) -> None:
+def test_enforced_public_access_prevention_disables_grants_to_all_users(ask: Ask, store: ObjectStore) -> None:
     public = {"bindings": [{"role": "roles/storage.objectViewer", "members": ["allUsers"]}]}
     assert ask("PUT", f"{BUCKET}/iam", public).status == 200
 

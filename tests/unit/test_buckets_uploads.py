@@ -102,9 +102,7 @@ def test_every_checksum_of_a_resumable_upload_is_verified(
     at = start_resumable_upload(
         ask, {field: digest} if place == "metadata" else {}, **(wrong if place == "start" else {})
     )
-    first = ask(
-        "PUT", at, b"he", content_range="bytes 0-1/*", **(wrong if place == "first" else {})
-    )
+    first = ask("PUT", at, b"he", content_range="bytes 0-1/*", **(wrong if place == "first" else {}))
     assert first.status == 308
     sent = wrong if place == "last" else right
     last = ask("PUT", at, b"llo", content_range="bytes 2-4/5", **sent)
@@ -167,7 +165,5 @@ def test_multipart_upload_checksum_is_verified_at_completion(ask: Ask) -> None:
         part = ask("PUT", f"/bucket/m?partNumber=1&uploadId={upload_id}", b"hello")
         assert part.status == 200
         listed = "<M><Part><PartNumber>1</PartNumber></Part></M>"
-        ended = ask(
-            "POST", f"/bucket/m?uploadId={upload_id}", listed.encode(), **(wrong if at_end else {})
-        )
+        ended = ask("POST", f"/bucket/m?uploadId={upload_id}", listed.encode(), **(wrong if at_end else {}))
         assert (ended.status, ask("GET", f"{ITEM}m").status) == (400, 404)

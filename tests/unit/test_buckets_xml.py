@@ -46,9 +46,7 @@ def put_part(ask: Ask, upload: str, number: int, content: bytes) -> str:
 
 
 def part_list(*parts: tuple[int, str]) -> bytes:
-    inner = "".join(
-        f"<Part><PartNumber>{n}</PartNumber><ETag>{etag}</ETag></Part>" for n, etag in parts
-    )
+    inner = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>{etag}</ETag></Part>" for n, etag in parts)
     return f"<CompleteMultipartUpload>{inner}</CompleteMultipartUpload>".encode()
 
 
@@ -157,17 +155,13 @@ def test_completed_multipart_upload_creates_an_object_from_the_uploaded_parts(
         b"<a><Part><PartNumber>x</PartNumber></Part></a>",
         b'<?xml version="1.0" encoding="no-such"?><a/>',
         b'<!DOCTYPE a [<!ENTITY e "e">]><a><Part><PartNumber>1</PartNumber></Part></a>',
-        '<!DOCTYPE a [<!ENTITY e "1">]><a><Part><PartNumber>&e;</PartNumber></Part></a>'.encode(
-            "utf-16"
-        ),
+        '<!DOCTYPE a [<!ENTITY e "1">]><a><Part><PartNumber>&e;</PartNumber></Part></a>'.encode("utf-16"),
         part_list((2, "")),
         part_list((1, '"0"')),
         part_list((1, ""), (1, "")),
     ],
 )
-def test_completion_with_an_invalid_list_of_parts_creates_no_object(
-    ask: Ask, listed: bytes
-) -> None:
+def test_completion_with_an_invalid_list_of_parts_creates_no_object(ask: Ask, listed: bytes) -> None:
     upload = start_multipart_upload(ask)
     etag = put_part(ask, upload, 1, b"x")
     at = f"/bucket/big?uploadId={upload}"
@@ -200,9 +194,7 @@ def test_cancelled_multipart_upload_leaves_no_files(ask: Ask, store: ObjectStore
     assert ask("DELETE", f"/bucket/big?uploadId={upload}").status == 204
     assert not list((state_directory(store.root) / "uploads").iterdir())
     for method, query in (("PUT", "partNumber=1&"), ("POST", ""), ("DELETE", "")):
-        assert (
-            ask(method, f"/bucket/big?{query}uploadId={upload}", part_list((1, ""))).status == 404
-        )
+        assert ask(method, f"/bucket/big?{query}uploadId={upload}", part_list((1, ""))).status == 404
     for number in ("0", "10001", "x", ""):
         assert ask("PUT", f"/bucket/big?partNumber={number}&uploadId=any", b"x").status == 400
 
@@ -254,9 +246,7 @@ def test_errors_of_xml_requests_have_the_status_and_code_of_the_xml_api(ask: Ask
         answer = ask(method, target, list_of_none)
         assert (answer.status, element_texts(answer.body, "Code")) == (status, [code]), target
         assert answer.headers["content-type"] == "application/xml; charset=UTF-8"
-    assert element_texts(ask("GET", "/bucket/<b>&").body, "Message") == [
-        "No such object: bucket/<b>&"
-    ]
+    assert element_texts(ask("GET", "/bucket/<b>&").body, "Message") == ["No such object: bucket/<b>&"]
     assert b"GET acl at /bucket/a is not" in ask("GET", "/bucket/a?acl").body
     exists = ask("PUT", "/bucket/a", b"2", x_goog_if_generation_match="0")
     assert (exists.status, element_texts(exists.body, "Code")) == (412, ["PreconditionFailed"])

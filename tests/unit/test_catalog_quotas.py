@@ -17,15 +17,8 @@ A3 = Machine("a3-ultragpu-8g", 224, 1, 1, Accelerators("NVIDIA_H200_141GB", 8))
 
 def test_job_usage_counts_cpus_accelerators_and_disks() -> None:
     """spec/queue#order: CPUs, each accelerator kind, disk."""
-    used = usage_of(
-        Strategy.STANDARD, [(MACHINE, Disk(), 1), (GPU_MACHINE, Disk("pd-standard", 200), 3)]
-    )
-    assert used == (
-        ("NVIDIA_TESLA_T4", 6),
-        ("cpus_n1_e2", 28),
-        ("pd_ssd_gb", 100),
-        ("pd_standard_gb", 600),
-    )
+    used = usage_of(Strategy.STANDARD, [(MACHINE, Disk(), 1), (GPU_MACHINE, Disk("pd-standard", 200), 3)])
+    assert used == (("NVIDIA_TESLA_T4", 6), ("cpus_n1_e2", 28), ("pd_ssd_gb", 100), ("pd_standard_gb", 600))
     e2 = Machine("e2-standard-4", 4, 16, 16)
     assert usage_of(Strategy.STANDARD, [(e2, Disk("hyperdisk-balanced", 100), 1)]) == (
         ("cpus_n1_e2", 4),
@@ -73,10 +66,7 @@ def test_capacity_requests_of_equal_jobs_share_tuples_in_memory() -> None:
     assert isinstance(second, Job) and second.spec.pools is not first.spec.pools
     assert gang(first, Policy()).replicas is gang(second, Policy()).replicas
     assert gang(first, Policy()).quota is gang(second, Policy()).quota
-    assert (
-        gang(first, Policy()).replicas
-        is not gang(replace(second, memory_factor=2.0), Policy()).replicas
-    )
+    assert gang(first, Policy()).replicas is not gang(replace(second, memory_factor=2.0), Policy()).replicas
 
 
 def test_replica_memory_demand_includes_engine_overhead() -> None:

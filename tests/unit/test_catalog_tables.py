@@ -22,9 +22,7 @@ def test_machine_types_that_require_accelerators_list_valid_accelerators() -> No
 def test_scale_tiers_use_known_machine_types() -> None:
     tiers = machines.predefined_tiers()
     assert set(tiers) == {"BASIC", "STANDARD_1", "PREMIUM_1", "BASIC_GPU"}
-    assert {pool.machine_type for pools in tiers.values() for pool in pools} <= set(
-        machines.machine_types()
-    )
+    assert {pool.machine_type for pools in tiers.values() for pool in pools} <= set(machines.machine_types())
 
 
 def test_price_of_a_scale_tier_is_the_sum_of_the_machine_prices() -> None:
@@ -32,9 +30,7 @@ def test_price_of_a_scale_tier_is_the_sum_of_the_machine_prices() -> None:
     prices = {"BASIC": 0.3878, "STANDARD_1": 4.0571, "PREMIUM_1": 33.7829, "BASIC_GPU": 1.6939}
     for tier, pools in machines.predefined_tiers().items():
         units = [
-            machines.units_per_hour(
-                pool.machine_type, pool.accelerator_type or "", pool.accelerator_count
-            )
+            machines.units_per_hour(pool.machine_type, pool.accelerator_type or "", pool.accelerator_count)
             * pool.count
             for pool in pools
         ]
@@ -158,8 +154,6 @@ def test_suggested_machine_type_has_the_nearest_numbers(unknown: str, near: str)
         ("7.0", "", False),
     ],
 )
-def test_runtime_version_and_python_version_must_match(
-    version: str, python: str, legal: bool
-) -> None:
+def test_runtime_version_and_python_version_must_match(version: str, python: str, legal: bool) -> None:
     """spec/submit#defaults: each runtime version supports certain Python versions."""
     assert (images.pair_fault(version, python) is None) is legal

@@ -91,9 +91,7 @@ def test_certificate_authority_is_replaced_before_it_expires(tmp_path: Path) -> 
     assert again.ca.read_text() in again.roots.read_text()
 
 
-def test_missing_key_of_the_certificate_authority_is_reported_at_the_next_signature(
-    tmp_path: Path,
-) -> None:
+def test_missing_key_of_the_certificate_authority_is_reported_at_the_next_signature(tmp_path: Path) -> None:
     prepare_own_certificates(tmp_path, "127.0.0.1", NOW)
     (tmp_path / "ca.key").unlink()
     # The key is not needed until the next signature.
@@ -107,9 +105,7 @@ def test_missing_key_of_the_certificate_authority_is_reported_at_the_next_signat
 def test_key_that_does_not_match_the_certificate_authority_is_rejected(tmp_path: Path) -> None:
     prepare_own_certificates(tmp_path, "127.0.0.1", NOW)
     (tmp_path / "ca.key").write_bytes(Authority.new(NOW, DAY).key_pem())
-    with pytest.raises(
-        CertificatesUnusable, match="private key does not belong to its certificate"
-    ):
+    with pytest.raises(CertificatesUnusable, match="private key does not belong to its certificate"):
         prepare_own_certificates(tmp_path, "10.1.2.3", NOW)
 
 
@@ -204,18 +200,14 @@ def test_programs_can_read_trusted_certificates_but_no_key(tmp_path: Path) -> No
     assert files.certificate.parent not in files.trust.parents
 
 
-def test_certificate_authorities_of_the_operator_are_trusted_without_duplicates(
-    tmp_path: Path,
-) -> None:
+def test_certificate_authorities_of_the_operator_are_trusted_without_duplicates(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = issue_certificate(tmp_path / "other", "proxy", ("proxy",), NOW).ca
     bundle = tmp_path / "bundle.pem"
     bundle.write_text(f"# Our proxy\n{other.read_text()}")
     environ = {"SSL_CERT_FILE": str(bundle), "CURL_CA_BUNDLE": str(bundle)}
     plain = trusted_certificates(certificates.prepare_interception(tmp_path / "a", NOW, {}))
-    files = certificates.prepare_interception(
-        tmp_path / "a", NOW, {**environ, "REQUESTS_CA_BUNDLE": "/none"}
-    )
+    files = certificates.prepare_interception(tmp_path / "a", NOW, {**environ, "REQUESTS_CA_BUNDLE": "/none"})
     roots = trusted_certificates(files)
     assert set(roots) - set(plain) == {other.read_text()}
     assert len(roots) == len(set(roots)) == len(plain) + 1

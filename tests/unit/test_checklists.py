@@ -123,9 +123,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
 def mentions(checklist: str) -> dict[str, bool]:
     """Return the files and folders that a checklist names, and whether a test notices their omission."""
     references = re.findall(r"(?:`([\w./*-]+)`|\]\(([\w./-]+)[^)]*\))( \(checked\))?", checklist)
-    return {
-        code or f"docs/{link.removeprefix('../')}": bool(mark) for code, link, mark in references
-    }
+    return {code or f"docs/{link.removeprefix('../')}": bool(mark) for code, link, mark in references}
 
 
 def is_named(path: str, name: str) -> bool:
@@ -139,9 +137,7 @@ def test_every_checklist_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_checklist_lists_every_file_that_the_described_change_requires(
-    kind: str, tree: Tree
-) -> None:
+def test_checklist_lists_every_file_that_the_described_change_requires(kind: str, tree: Tree) -> None:
     listed = mentions(CHECKLISTS[kind])
     gates = EXAMPLES[kind].partition("\n")[0].removeprefix("gates ")
     changes = re.findall(r"^(---|!!!) (.+)\n((?:(?!---|!!!).+\n)*)", EXAMPLES[kind], re.MULTILINE)

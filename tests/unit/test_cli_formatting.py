@@ -19,9 +19,7 @@ from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 NOON = "2026-11-20T12:00:00Z"
 
 
-def lines_of(
-    fields: tuple[Field, ...], *records: dict[str, str], max_width: int | None = None
-) -> list[str]:
+def lines_of(fields: tuple[Field, ...], *records: dict[str, str], max_width: int | None = None) -> list[str]:
     return list(map(click.unstyle, table_of(fields, records, max_width)))
 
 
@@ -47,10 +45,7 @@ def test_table_columns_are_aligned_and_shortened_to_fit() -> None:
 
 def test_long_cells_of_the_last_table_column_are_wrapped() -> None:
     fields = (Field("KIND", "kind"), Field("MESSAGE", "message", wraps=True))
-    entry = {
-        "kind": "warning",
-        "message": "Four score and seven years ago our fathers brought forth",
-    }
+    entry = {"kind": "warning", "message": "Four score and seven years ago our fathers brought forth"}
     narrow = [click.unstyle(line) for line in table_of(fields, [entry], 40)]
     assert narrow == [
         "KIND     MESSAGE",
@@ -70,9 +65,7 @@ def test_shortened_failure_verdict_still_shows_the_consequence_for_the_job() -> 
     output."""
     evidence = "The runtime could not be built. Its last lines:\n  error: (one): two\nMake room."
     message = f"Rule internal_error for the attempt ({evidence}): 1 of 2; the job is retried."
-    output = click.unstyle(
-        timeline_lines([TimelineEntry(at=NOON, kind="verdict", message=message)])[-1]
-    )
+    output = click.unstyle(timeline_lines([TimelineEntry(at=NOON, kind="verdict", message=message)])[-1])
     assert output.endswith("Its last lines: …): 1 of 2; the job is retried.")
 
 
@@ -118,9 +111,7 @@ def test_since_option_treats_very_old_times_as_the_start_of_the_epoch(text: str)
 
 
 def test_sizes_are_formatted_in_bytes_and_gibibytes() -> None:
-    assert [size(count) for count in (7, 24_100, 9.96e6, 3e12)] == [
-        *("7 B", "24.1 kB", "10.0 MB", "3.0 TB")
-    ]
+    assert [size(count) for count in (7, 24_100, 9.96e6, 3e12)] == [*("7 B", "24.1 kB", "10.0 MB", "3.0 TB")]
     assert [gibibytes(count << 27) for count in (0, 109, 7680)] == ["–", "13.6 GiB", "960 GiB"]
 
 

@@ -74,10 +74,7 @@ def launch(spec: JobSpec, replica: ReplicaId) -> dict[str, Any]:
 TWO_WORKERS = package(
     executorImageUri=TENSORFLOW,
     args=["--out", "$(AIP_MODEL_DIR)", "--literal=$$(AIP_MODEL_DIR)", "$(NOBODY)"],
-    env=[
-        {"name": "RUN", "value": "run of $(CLOUD_ML_JOB_ID)"},
-        {"name": "AGAIN", "value": "$(RUN)!"},
-    ],
+    env=[{"name": "RUN", "value": "run of $(CLOUD_ML_JOB_ID)"}, {"name": "AGAIN", "value": "$(RUN)!"}],
 )
 FOUR_POOLS = vertex(
     custom_job(
@@ -89,14 +86,9 @@ FOUR_POOLS = vertex(
         tensorboard="projects/1/locations/us-central1/tensorboards/2",
     )
 )
-SINGLE = vertex(
-    custom_job(container(imageUri=SKLEARN, command=["sh", "-c"], args=["echo $$ $(date)"]))
-)
+SINGLE = vertex(custom_job(container(imageUri=SKLEARN, command=["sh", "-c"], args=["echo $$ $(date)"])))
 BASIC = ml(
-    runtimeVersion=None,
-    pythonVersion=None,
-    args=["--x", "$(HOME)", "--", "a b"],
-    jobDir="gs://bucket/job",
+    runtimeVersion=None, pythonVersion=None, args=["--x", "$(HOME)", "--", "a b"], jobDir="gs://bucket/job"
 )
 THIRTEEN = ml(**GUIDE)
 CONTAINERS = ml(
@@ -114,22 +106,15 @@ CONTAINERS = ml(
 )
 REDUCED = vertex(
     custom_job(
-        package(
-            executorImageUri=TENSORFLOW, env=[{"name": "PYTHONPATH", "value": "/own:$(PYTHONPATH)"}]
-        ),
+        package(executorImageUri=TENSORFLOW, env=[{"name": "PYTHONPATH", "value": "/own:$(PYTHONPATH)"}]),
         container(imageUri=CUSTOM_IMAGE) | {"machineSpec": {"machineType": "n1-standard-8"}},
-        container(imageUri=REDUCER)
-        | {"machineSpec": {"machineType": "n1-highcpu-16"}, "replicaCount": "2"},
+        container(imageUri=REDUCER) | {"machineSpec": {"machineType": "n1-highcpu-16"}, "replicaCount": "2"},
         container(imageUri=CUSTOM_IMAGE),
     )
 )
-TRIAL = package(
-    executorImageUri=TENSORFLOW, args=["--out", "$(AIP_MODEL_DIR)", "--learning_rate", "0.01"]
-)
+TRIAL = package(executorImageUri=TENSORFLOW, args=["--out", "$(AIP_MODEL_DIR)", "--learning_rate", "0.01"])
 VERTEX_TRIAL = replace(
-    vertex(
-        custom_job(TRIAL, TRIAL, baseOutputDirectory={"outputUriPrefix": "gs://bucket/out/12/"})
-    ),
+    vertex(custom_job(TRIAL, TRIAL, baseOutputDirectory={"outputUriPrefix": "gs://bucket/out/12/"})),
     trial="12",
 )
 ML_TRIAL = replace(
@@ -189,9 +174,7 @@ def test_variable_references_in_arguments_are_expanded(text: str, expanded: str)
     assert expand(text, {"A": "1"}) == expanded
 
 
-def test_newer_framework_gets_variables_that_restore_the_behaviour_of_the_requested_version() -> (
-    None
-):
+def test_newer_framework_gets_variables_that_restore_the_behaviour_of_the_requested_version() -> None:
     """spec/runtimes#substitutes: the user can override the variable or request the opposite behaviour."""
     old_way = OldWay("LOADS_ALL", "1", unless="LOADS_LITTLE")
 
@@ -214,10 +197,7 @@ def test_stall_timeout_label_with_a_huge_number_can_be_encoded() -> None:
 def test_job_with_dashboard_access_gets_a_port() -> None:
     """spec/program#cluster_spec: all replicas of a job have the same port, and each job has its own."""
     spec = vertex(custom_job(container(), container(), enableDashboardAccess=True))
-    ports = [
-        json.loads(environ(spec, replica)["CLUSTER_SPEC"])["open_ports"]
-        for replica in spec.replicas()
-    ]
+    ports = [json.loads(environ(spec, replica)["CLUSTER_SPEC"])["open_ports"] for replica in spec.replicas()]
     assert ports == [[dashboard_port(UID)]] * 2
     assert dashboard_port(UID) != dashboard_port(JobUid(UID + 1))
     assert 1024 <= dashboard_port(JobUid(2**63 - 1)) < 32768

@@ -74,9 +74,7 @@ def test_prometheus_and_grafana_configurations_match_compose() -> None:
 
 def test_backup_script_keeps_14_complete_backups(tmp_path: Path) -> None:
     [script] = SERVICES["backup"]["command"]
-    once = (
-        script.replace("$$", "$").replace("/backups", str(tmp_path)).replace("sleep 86400", "break")
-    )
+    once = script.replace("$$", "$").replace("/backups", str(tmp_path)).replace("sleep 86400", "break")
     for day in range(10, 26):
         (tmp_path / f"2026-11-{day}").mkdir()
         (tmp_path / f"2026-11-{day}/MANIFEST").touch()

@@ -174,9 +174,7 @@ async def test_waiting_preflight_checks_are_rejected_when_the_service_stops(
 ) -> None:
     scene, answer, preflight = ThreadedTracker("a"), threading.Event(), explaining.preflight
 
-    def wait_and_preflight(
-        snapshot: Snapshot, gang: GangRequest, now: Nanos
-    ) -> explaining.Preflight:
+    def wait_and_preflight(snapshot: Snapshot, gang: GangRequest, now: Nanos) -> explaining.Preflight:
         assert answer.wait(60)
         return preflight(snapshot, gang, now)
 
@@ -205,15 +203,11 @@ def random_job(draw: random.Random, uid: int) -> Job:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_skipping_the_plan_for_a_new_waiting_job_gives_the_decisions_of_a_full_plan(
-    seed: int,
-) -> None:
+def test_skipping_the_plan_for_a_new_waiting_job_gives_the_decisions_of_a_full_plan(seed: int) -> None:
     """ADR 12: the scheduler makes no plan for a new job if an older job of the same shape already waits for
     capacity."""
     draw, now = random.Random(seed), NOW
-    policy = Policy(
-        strict=draw.random() < 0.7, max_replicas=3, patience=draw.choice((20, 600)) * SECOND
-    )
+    policy = Policy(strict=draw.random() < 0.7, max_replicas=3, patience=draw.choice((20, 600)) * SECOND)
     alarms: list[int] = []
     ours = CapacityTracker(policy, alarms.append, lambda _: None)
     theirs = CapacityTracker(policy, lambda _: None, lambda _: None)

@@ -24,9 +24,7 @@ def test_metrics_count_each_finished_job_restart_and_log_line_once() -> None:
     meters = Meters()
     running = replace(place(job()), state=JobState.RUNNING, phase=AttemptState.RUNNING)
     (replica,) = running.replicas
-    restarted = replace(
-        running, replicas=(replace(replica, restarts=(("replica_lost", 2),), incarnation=3),)
-    )
+    restarted = replace(running, replicas=(replace(replica, restarts=(("replica_lost", 2),), incarnation=3),))
     count_step(meters, running, restarted, 0)
     count_step(meters, restarted, restarted, 0)
     ended = replace(replica, state=ReplicaState.EXITED, exit=replace(exit_record(1), log_lines=7))
@@ -48,10 +46,7 @@ def test_service_metrics_contain_waiting_and_starting_times_of_jobs() -> None:
     admitted = place(waiting)
     count_step(meters, waiting, admitted, waiting.created + 3 * SECOND)
     running = replace(
-        admitted,
-        state=JobState.RUNNING,
-        phase=AttemptState.RUNNING,
-        started=waiting.created + 5 * SECOND,
+        admitted, state=JobState.RUNNING, phase=AttemptState.RUNNING, started=waiting.created + 5 * SECOND
     )
     count_step(meters, admitted, running, waiting.created + 6 * SECOND)
     count_step(meters, running, running, waiting.created + 7 * SECOND)

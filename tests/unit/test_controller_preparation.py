@@ -49,9 +49,7 @@ async def test_all_build_lines_are_in_the_log_after_preparation(tmp_path: Path) 
     assert UID in published
 
 
-async def test_second_start_of_the_service_log_of_a_job_does_not_repeat_the_notices(
-    tmp_path: Path,
-) -> None:
+async def test_second_start_of_the_service_log_of_a_job_does_not_repeat_the_notices(tmp_path: Path) -> None:
     """Build output follows the notices."""
     published: list[JobUid] = []
     log = ServiceLog(tmp_path, published.append)

@@ -91,9 +91,7 @@ def test_tuning_job_whose_steps_fail_repeatedly_fails_with_the_cause() -> None:
 
 
 @pytest.mark.parametrize(
-    "failure",
-    [OSError("no space left"), Unavailable("the disk is full")],
-    ids=lambda f: type(f).__name__,
+    "failure", [OSError("no space left"), Unavailable("the disk is full")], ids=lambda f: type(f).__name__
 )
 def test_temporary_machine_failure_does_not_end_a_tuning_job(failure: Exception) -> None:
     house = TuningHouse(tuning(trials=4, parallel=2))

@@ -31,9 +31,7 @@ class Advisor(CountingAdvisor):
 
     fails = False
 
-    async def suggest(
-        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
-    ) -> Proposals:
+    async def suggest(self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int) -> Proposals:
         if self.fails:
             raise AdvisorFailed("its process ended")
         return await super().suggest(spec, trials, count, seed)

@@ -45,11 +45,7 @@ def violations(env: dict[str, str], *args: str) -> dict[str, str]:
 
 def test_launch_plan_contains_only_secret_names_and_the_program_gets_the_values() -> None:
     argv, environ = launch_of(
-        {
-            "DB": "postgres://me:$(secret:db)@host",
-            "KEY": "$(secret:api-key@3)",
-            "BOTH": "$(DB)/$(KEY)",
-        },
+        {"DB": "postgres://me:$(secret:db)@host", "KEY": "$(secret:api-key@3)", "BOTH": "$(DB)/$(KEY)"},
         "--dsn=$(DB)",
         "$$(DB)",
     )
@@ -96,9 +92,7 @@ def test_launch_plan_without_secrets_is_unchanged() -> None:
         ("\ufdd0db\ufdd1", "U+FDD0"),
     ],
 )
-def test_error_of_an_invalid_secret_reference_names_the_environment_variable(
-    value: str, fault: str
-) -> None:
+def test_error_of_an_invalid_secret_reference_names_the_environment_variable(value: str, fault: str) -> None:
     """spec/submit#refusals: the error names every invalid field."""
     faults = violations({"GOOD": "$(secret:db)", "BAD": value})
     assert list(faults) == ["job_spec.worker_pool_specs[0].container_spec.env[1].value"]
@@ -136,9 +130,7 @@ def test_invalid_secret_name_is_rejected(name: str) -> None:
     assert not name_fault("a" * 255)
 
 
-@pytest.mark.parametrize(
-    "value", ["xyz", "  q  ", "a\0bcd", "abcd\ud800", "é" * (MAX_VALUE_BYTES // 2 + 1)]
-)
+@pytest.mark.parametrize("value", ["xyz", "  q  ", "a\0bcd", "abcd\ud800", "é" * (MAX_VALUE_BYTES // 2 + 1)])
 def test_invalid_secret_value_error_does_not_contain_the_value(value: str) -> None:
     fault = value_fault(value)
     assert fault and value.strip() not in fault

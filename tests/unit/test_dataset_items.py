@@ -94,9 +94,7 @@ def test_csv_import_lines_are_converted_to_json_data_items(
 
 
 def test_bounding_boxes_of_the_same_image_are_merged_into_one_item() -> None:
-    lines = (
-        "gs://b/1.jpg,a,0,0,,,1,1,,\ngs://b/1.jpg,b,0,0,1,0,1,1,0,1\ngs://b/2.jpg,c,0,0,,,1,1,,\n"
-    )
+    lines = "gs://b/1.jpg,a,0,0,,,1,1,,\ngs://b/1.jpg,b,0,0,1,0,1,1,0,1\ngs://b/2.jpg,c,0,0,,,1,1,,\n"
     first, second = import_items("image_bounding_box", lines)["training"]
     assert [box["displayName"] for box in first["boundingBoxAnnotations"]] == ["a", "b"]
     assert second["imageGcsUri"] == "gs://b/2.jpg"
@@ -118,8 +116,7 @@ def test_json_data_items_get_the_labels_of_their_import_request() -> None:
 
 def test_ml_use_of_a_data_item_overrides_the_split_fractions() -> None:
     lines = "".join(
-        f"{use},gs://b/{n}.jpg,a\n"
-        for n, use in enumerate(["TRAIN", "VALIDATE", "TEST", "training"])
+        f"{use},gs://b/{n}.jpg,a\n" for n, use in enumerate(["TRAIN", "VALIDATE", "TEST", "training"])
     )
     items = import_items(IMAGE, lines)
     expected = {"training": 2, "validation": 1, "test": 1}
@@ -168,9 +165,7 @@ def test_json_data_items_contain_a_label_as_single_value_and_as_list(
 ) -> None:
     """Official notebooks read the list of labels. The public schema for a single label contains no list."""
     together = [
-        item
-        for split in import_items(TEXT, json.dumps(line), name="a.jsonl").values()
-        for item in split
+        item for split in import_items(TEXT, json.dumps(line), name="a.jsonl").values() for item in split
     ]
     assert together == [{**line, **more}]
 

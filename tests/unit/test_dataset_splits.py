@@ -107,10 +107,7 @@ def test_csv_files_after_the_first_may_repeat_or_omit_the_header() -> None:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        (
-            [b"id,text\n1,a\n2\n"],
-            "in/0.csv, row 3 (line 3): the row has 1 field, but the header has 2",
-        ),
+        ([b"id,text\n1,a\n2\n"], "in/0.csv, row 3 (line 3): the row has 1 field, but the header has 2"),
         (
             [b'id,text\n1,"a\n\nb"\n2,b,c\n'],
             "in/0.csv, row 3 (line 5): the row has 3 fields, but the header has 2",

@@ -80,9 +80,7 @@ def test_commands_in_the_guides_have_the_shown_options() -> None:
         if isinstance(command, click.Group) and "list" in command.commands:
             options |= {name for option in command.commands["list"].params for name in option.opts}
         ours = rest[: rest.index("--")] if "--" in rest else rest
-        strange = [
-            w for w in ours if re.match(r"--?[a-z]", w) and w.partition("=")[0] not in options
-        ]
+        strange = [w for w in ours if re.match(r"--?[a-z]", w) and w.partition("=")[0] not in options]
         assert not strange, f"{where}: `{line}`"
 
 

@@ -51,18 +51,14 @@ def test_files_named_in_pages_exist() -> None:
             for name in re.findall(r"`([a-z_]+/[\w/]+\.py)(?:::\w+)?`", text)
             if (TRAINSHED / name.partition("/")[0]).is_dir()
         }
-        missing += [
-            f"{page.relative_to(ROOT)}: {path}" for path in files | modules if not path.exists()
-        ]
+        missing += [f"{page.relative_to(ROOT)}: {path}" for path in files | modules if not path.exists()]
     assert not missing
 
 
 def test_pages_named_in_the_code_exist() -> None:
     """Messages and docstrings refer to pages of the documentation."""
     names = {
-        name
-        for source in _SOURCE_FILES
-        for name in re.findall(r"\bdocs/[\w./-]+\.md\b", source.read_text())
+        name for source in _SOURCE_FILES for name in re.findall(r"\bdocs/[\w./-]+\.md\b", source.read_text())
     }
     assert names
     assert not {name for name in names if not (ROOT / name).exists()}
@@ -166,9 +162,7 @@ def test_modules_named_in_texts_exist() -> None:
 
 
 #: A row of the glossary: the term, its meaning, and the packages that use it.
-ROW = re.compile(
-    r"^\| (?P<term>\w[^|(]*?)(?: \([^|]*\))? \| .+ \| (?P<packages>`.+`) \|$", re.MULTILINE
-)
+ROW = re.compile(r"^\| (?P<term>\w[^|(]*?)(?: \([^|]*\))? \| .+ \| (?P<packages>`.+`) \|$", re.MULTILINE)
 CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 
 

@@ -22,9 +22,7 @@ from trainshed.replica.system import roots
 
 REPLICA = ReplicaId(1, 0)
 SLOT = Slot(REPLICA, "local", "host-a", "host-a", "127.64.0.7", 2222)
-HOST = HostFacts(
-    protocol.LEVEL_ROOT, {"memory": "/cg/memory", "cpu": "/cg/cpu"}, 8 << 30, "0badcafe"
-)
+HOST = HostFacts(protocol.LEVEL_ROOT, {"memory": "/cg/memory", "cpu": "/cg/cpu"}, 8 << 30, "0badcafe")
 GROUND = SharedPaths(
     hidden=(Path("/data"),),
     access=ServiceAccess(Path("/data/buckets.sock")),
@@ -150,8 +148,7 @@ def test_google_hostnames_without_a_local_service_are_not_redirected() -> None:
     assert document(session, shared=CERTIFIED).network.certificate is None
     # Without a service, only buckets are available.
     local = intercepted_hosts(
-        HOST,
-        replace(CERTIFIED, access=replace(CERTIFIED.access, rest_socket=None, grpc_socket=None)),
+        HOST, replace(CERTIFIED, access=replace(CERTIFIED.access, rest_socket=None, grpc_socket=None))
     )
     storage = {"storage.googleapis.com", "www.googleapis.com"}
     assert set(local) == storage | {"metadata.google.internal", "metadata"}
@@ -182,12 +179,7 @@ def test_gpu_variables_of_a_replica_list_only_the_assigned_gpus() -> None:
         return [environ.get(name) for name in names]
 
     assert gpu_variables(gpus, "0,1") == ["0,1", "GPU-00000000,GPU-00000001", "PCI_BUS_ID"]
-    assert (
-        gpu_variables(gpus, "")
-        == gpu_variables(gpus, None)
-        == gpu_variables(HOST, "")
-        == ["", "", None]
-    )
+    assert gpu_variables(gpus, "") == gpu_variables(gpus, None) == gpu_variables(HOST, "") == ["", "", None]
     assert gpu_variables(HOST, None) == [None, None, None]
 
 

@@ -4,14 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.engines.launch.devices import (
-    Device,
-    DeviceEdits,
-    Driver,
-    Part,
-    device_edits,
-    find_driver,
-)
+from trainshed.engines.launch.devices import Device, DeviceEdits, Driver, Part, device_edits, find_driver
 
 LIB = "/usr/lib/x86_64-linux-gnu"
 VERSION = "550.54.14"
@@ -21,9 +14,7 @@ GPUS = (
     Device(0, "GPU-a", "Tesla T4", 1 << 34, minor=1),
     Device(1, "GPU-b", "Tesla T4", 1 << 34, minor=0),
 )
-PARTS = tuple(
-    Device(0, f"MIG-{n}", "NVIDIA A100 MIG 3g.20gb", 1 << 34, 0, Part(n, n + 1, 0)) for n in (0, 1)
-)
+PARTS = tuple(Device(0, f"MIG-{n}", "NVIDIA A100 MIG 3g.20gb", 1 << 34, 0, Part(n, n + 1, 0)) for n in (0, 1))
 CACHE = f"""3 libs found in cache `/etc/ld.so.cache'
 \tlibnvidia-ml.so.1 (libc6,x86-64) => {LIB}/libnvidia-ml.so.1
 \tlibnvidia-ml.so.1 (libc6) => /usr/lib/i386-linux-gnu/libnvidia-ml.so.1
@@ -86,17 +77,13 @@ def test_cuda_visible_devices_numbers_the_gpus_of_a_replica_from_zero(machine: M
 
 
 @pytest.mark.parametrize("words", [None, ""])
-def test_cuda_visible_devices_of_a_replica_without_gpus_is_empty(
-    machine: Machine, words: str | None
-) -> None:
+def test_cuda_visible_devices_of_a_replica_without_gpus_is_empty(machine: Machine, words: str | None) -> None:
     """spec/queue#capacity: In relaxed mode, CUDA_VISIBLE_DEVICES is empty."""
     edits = machine.edits(words, image=True)
     assert edits == DeviceEdits(environ={"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": ""})
 
 
-def test_nvidia_driver_libraries_are_mounted_into_an_image_by_their_sonames(
-    machine: Machine,
-) -> None:
+def test_nvidia_driver_libraries_are_mounted_into_an_image_by_their_sonames(machine: Machine) -> None:
     edits = machine.edits("0", image=True)
     place = "/usr/local/nvidia"
     assert sorted(edits.mounts) == [

@@ -26,12 +26,7 @@ def slot_handle(
     replica = ReplicaId(1, index)
     slot = Slot(replica, node, "h", "h", "127.64.0.1", 2222)
     made = SlotHandle(
-        job_uid=JobUid(1),
-        attempt=1,
-        slot=slot,
-        directory=Path("/nowhere"),
-        emit=emit,
-        unclear=unclear,
+        job_uid=JobUid(1), attempt=1, slot=slot, directory=Path("/nowhere"), emit=emit, unclear=unclear
     )
     made.start_incarnation(1)
     return made
@@ -75,9 +70,7 @@ async def test_lease_timer_runs_while_replicas_are_alive_and_reports_expired_lea
     await reconciler.close()
 
 
-async def test_each_incarnation_end_is_reported_once_and_disconnected_replicas_are_checked() -> (
-    None
-):
+async def test_each_incarnation_end_is_reported_once_and_disconnected_replicas_are_checked() -> None:
     """An end is final until the next incarnation starts, however often it is detected."""
     for events in itertools.product(("begin", "connect", "break", "end"), repeat=3):
         ends: list[EngineEvent] = []

@@ -13,9 +13,7 @@ from trainshed.engines import registry
 from trainshed.engines.local.engine import new_engine
 
 
-def test_engine_of_a_third_party_package_is_found_by_its_entry_point(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_engine_of_a_third_party_package_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("other", "tests.sim.engine.engine:SimEngine", registry.ENGINES)
 
     def list_entry_points(group: str) -> EntryPoints:

@@ -168,11 +168,7 @@ def test_error_of_failure_rules_lists_all_faults_with_field_names() -> None:
         ("mine", {"causes": []}, "causes: [] is not a list of"),
         ("mine", {"causes": ["cancelled"]}, "causes: ['cancelled'] is not a list of"),
         ("user_code_failed", {"action": "done"}, "action: a job cannot continue without"),
-        (
-            "internal_error",
-            {"action": "succeed"},
-            'action: "succeed" requires that a replica ended',
-        ),
+        ("internal_error", {"action": "succeed"}, 'action: "succeed" requires that a replica ended'),
         ("mine", {"before": "nobody"}, "before: the row 'nobody' does not exist"),
         ("user_code_failed", {"text": "{job} is over"}, "text: '{job} is over' is not a text, in"),
         ("stock_out", {"gives_room": False}, "gives_room: the job has no capacity"),
@@ -184,9 +180,7 @@ def test_error_of_failure_rules_lists_all_faults_with_field_names() -> None:
         ("out_of_memory", {"retries": True}, "retries: True is not a whole number"),
     ],
 )
-def test_contradictory_failure_rule_is_rejected(
-    name: str, changes: dict[str, Any], fault: str
-) -> None:
+def test_contradictory_failure_rule_is_rejected(name: str, changes: dict[str, Any], fault: str) -> None:
     with pytest.raises(WrongRules) as raised:
         table_with([complete_entry(name, **changes)])
     assert any(fault in text for text in raised.value.violations), raised.value.violations

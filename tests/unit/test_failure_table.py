@@ -18,11 +18,7 @@ FRESH = Spent(now=CREATED)
 
 
 def evidence_of(
-    record: ExitRecord,
-    *,
-    replica: ReplicaId = PRIMARY,
-    name: JobName = VERTEX,
-    is_package: bool = True,
+    record: ExitRecord, *, replica: ReplicaId = PRIMARY, name: JobName = VERTEX, is_package: bool = True
 ) -> Evidence:
     cause = Cause.EXITED if record.signal is None else Cause.SIGNALLED
     if record.oom:
@@ -36,9 +32,7 @@ def evidence_of(
 def evidence_without_record(cause: Cause, replica: ReplicaId | None = None) -> Evidence:
     """Return evidence of an end without an exit record."""
     reducer = replica == REDUCER
-    return Evidence(
-        cause, VERTEX, replica, is_reducer=reducer, text="because", region="us-central1"
-    )
+    return Evidence(cause, VERTEX, replica, is_reducer=reducer, text="because", region="us-central1")
 
 
 EXAMPLES = [
@@ -47,35 +41,17 @@ EXAMPLES = [
     (evidence_of(exit_record(0), replica=REDUCER), "replica_completed", Effect.REPLICA_DONE),
     (evidence_of(exit_record(1), replica=REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
     (evidence_of(exit_record(signal=11), replica=REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
-    (
-        evidence_of(exit_record(signal=9, oom=True), replica=REDUCER),
-        "reducer_lost",
-        Effect.REPLICA_RESTARTS,
-    ),
+    (evidence_of(exit_record(signal=9, oom=True), replica=REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
     (evidence_without_record(Cause.LOST, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
     (evidence_without_record(Cause.SERVICE, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
     (evidence_of(exit_record(signal=9, oom=True)), "out_of_memory", Effect.JOB_FAILS),
     (evidence_of(exit_record(137, oom=True)), "out_of_memory", Effect.JOB_FAILS),
-    (
-        evidence_of(replace(exit_record(signal=9), out_of_disk=True)),
-        "out_of_disk",
-        Effect.JOB_FAILS,
-    ),
+    (evidence_of(replace(exit_record(signal=9), out_of_disk=True)), "out_of_disk", Effect.JOB_FAILS),
     (evidence_without_record(Cause.OUT_OF_DISK, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
+    *((evidence_of(exit_record(code)), "transient_exit", Effect.JOB_RETRIES) for code in (6, 134, 11, 139)),
+    *((evidence_of(exit_record(signal=number)), "transient_exit", Effect.JOB_RETRIES) for number in (6, 11)),
     *(
-        (evidence_of(exit_record(code)), "transient_exit", Effect.JOB_RETRIES)
-        for code in (6, 134, 11, 139)
-    ),
-    *(
-        (evidence_of(exit_record(signal=number)), "transient_exit", Effect.JOB_RETRIES)
-        for number in (6, 11)
-    ),
-    *(
-        (
-            evidence_of(exit_record(signal=number), replica=WORKER),
-            "replica_lost",
-            Effect.REPLICA_RESTARTS,
-        )
+        (evidence_of(exit_record(signal=number), replica=WORKER), "replica_lost", Effect.REPLICA_RESTARTS)
         for number in (9, 15)
     ),
     *(
@@ -100,11 +76,7 @@ EXAMPLES = [
             Cause.POD_EVICTED,
         )
     ),
-    (
-        evidence_without_record(Cause.CLUSTER_PREEMPTED, WORKER),
-        "cluster_preempted",
-        Effect.JOB_RETRIES,
-    ),
+    (evidence_without_record(Cause.CLUSTER_PREEMPTED, WORKER), "cluster_preempted", Effect.JOB_RETRIES),
     *(
         (evidence_without_record(loss, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS)
         for loss in (*CLUSTER_LOSSES, Cause.LOST, Cause.OUT_OF_MEMORY, Cause.OUT_OF_DISK)
@@ -149,9 +121,7 @@ def test_every_failure_rule_has_an_example_and_is_reachable() -> None:
     """spec/failures#rules: each row decides at least one kind of evidence, and every kind has a row."""
     assert [rule.name for rule in RULES] == list(dict.fromkeys(rule.name for rule in RULES))
     assert {rule for _, rule, _ in EXAMPLES} == {rule.name for rule in RULES}
-    assert {judge(seen, FRESH, RULES).rule.name for seen in all_evidence()} == {
-        rule.name for rule in RULES
-    }
+    assert {judge(seen, FRESH, RULES).rule.name for seen in all_evidence()} == {rule.name for rule in RULES}
 
 
 def test_every_failure_cause_has_a_rule() -> None:
@@ -201,8 +171,6 @@ def test_job_error_shows_the_message_field_of_json_lines() -> None:
     assert error is not None
     assert '\nno batch\n{"loss": 0.3}\n{"message": 7}\n{broken}\n' in error.message
     assert error.tail == log
-    error = judge(
-        evidence_of(exit_record(1, tail=f"ValueError: rows\n{'x' * 5000}")), FRESH, RULES
-    ).error
+    error = judge(evidence_of(exit_record(1, tail=f"ValueError: rows\n{'x' * 5000}")), FRESH, RULES).error
     assert error is not None and f"Error. \n…{'x' * 2000}\n" in error.message
     assert error.reason == "ValueError: rows"

@@ -6,15 +6,7 @@ import re
 
 import pytest
 
-from trainshed.httpd.messages import (
-    BodyNotRead,
-    BodyTooLarge,
-    Disconnected,
-    Message,
-    Receive,
-    Request,
-    Scope,
-)
+from trainshed.httpd.messages import BodyNotRead, BodyTooLarge, Disconnected, Message, Receive, Request, Scope
 
 
 def scope(path: str = "/", query: str = "", **headers: str) -> Scope:
@@ -47,9 +39,7 @@ def request_of(*bodies: bytes, gone: bool = False) -> Receive:
 @pytest.mark.parametrize(
     ("length", "bodies"), [("6", [b"sixsix"]), ("9" * 40, [b""]), ("", [b"six", b"six"])]
 )
-async def test_request_body_above_the_size_limit_is_rejected(
-    length: str, bodies: list[bytes]
-) -> None:
+async def test_request_body_above_the_size_limit_is_rejected(length: str, bodies: list[bytes]) -> None:
     """The body is rejected because of its Content-Length, or as soon as more bytes than the limit have
     arrived."""
     headers = {"content_length": length} if length else dict[str, str]()
@@ -68,10 +58,7 @@ async def test_gzip_request_body_is_decompressed() -> None:
     packed = gzip.compress(b"abcde")
     request = Request(scope(content_encoding="gzip"), request_of(packed[:9], packed[9:]))
     assert await request.decoded_body(100) == b"abcde"
-    assert (
-        await Request(scope(content_encoding="identity"), request_of(b"abc")).decoded_body(9)
-        == b"abc"
-    )
+    assert await Request(scope(content_encoding="identity"), request_of(b"abc")).decoded_body(9) == b"abc"
 
 
 @pytest.mark.parametrize(

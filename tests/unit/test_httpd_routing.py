@@ -26,9 +26,7 @@ def test_double_star_in_a_route_does_not_match_the_segments_after_the_double_sta
         ("/jobs/7%3Acancel", "7:cancel"),
     ],
 )
-def test_unknown_verb_after_a_colon_in_a_path_belongs_to_the_resource_name(
-    path: str, job: str
-) -> None:
+def test_unknown_verb_after_a_colon_in_a_path_belongs_to_the_resource_name(path: str, job: str) -> None:
     match = router_of("/jobs/{job}", "/jobs/{job}:cancel").match("GET", path)
     assert match is not None and match[1]["job"] == job
 

@@ -51,15 +51,11 @@ def endpoint() -> Iterator[str]:
     server.server_close()
 
 
-def run(
-    place: Path, endpoint: str, *uris: str, digest: str = ""
-) -> subprocess.CompletedProcess[str]:
+def run(place: Path, endpoint: str, *uris: str, digest: str = "") -> subprocess.CompletedProcess[str]:
     """Install the packages, pinned to `digest`, and run a program, in the home directory `place`."""
     (place / "pip.py").write_text(PIP)
     show = "import os, sys; print('program', sys.argv[1:], os.environ['PATH'])"
-    python, *rest = wrap_command(
-        tuple((uri, digest) for uri in uris), (sys.executable, "-c", show, "--x")
-    )
+    python, *rest = wrap_command(tuple((uri, digest) for uri in uris), (sys.executable, "-c", show, "--x"))
     assert python == "python3"
     return execute(
         sys.executable,

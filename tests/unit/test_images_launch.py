@@ -115,9 +115,7 @@ def test_command_of_a_job_runs_although_the_image_metadata_is_unavailable() -> N
     launch = plan(vertex(custom_job(body)), UNREAD)
     assert launch.argv == ("/bin/train", "--fast")
     assert launch.software.image == ImageRoot(None)
-    with pytest.raises(
-        PackageFailed, match=r"registry\.example does not answer .* Set the command"
-    ):
+    with pytest.raises(PackageFailed, match=r"registry\.example does not answer .* Set the command"):
         plan(vertex(custom_job(container(args=["--fast"]))), UNREAD)
 
 
@@ -154,9 +152,7 @@ DIGEST = "sha256:" + "a" * 64
         (f"gcr.io/p/trainer:1@{DIGEST}", ""),
     ],
 )
-def test_tag_of_an_image_reference_is_distinguished_from_port_and_digest(
-    reference: str, tag: str
-) -> None:
+def test_tag_of_an_image_reference_is_distinguished_from_port_and_digest(reference: str, tag: str) -> None:
     """spec/runtimes#builds: the image of a digest never changes, but the image of a tag may change."""
     assert tag_of(reference) == tag
     assert is_pinned(reference) == (not tag)

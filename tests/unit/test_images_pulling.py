@@ -46,12 +46,8 @@ class Counter:
         self.said: list[str] = []
         self.pulling = PullPolicy(lambda: self.now)
 
-    def get(
-        self, shop: FakeTool, reference: str, *, can_do_without: bool = False
-    ) -> ImageConfig | None:
-        return self.pulling.get(
-            shop, reference, self.said.append, Stop(), can_do_without=can_do_without
-        )
+    def get(self, shop: FakeTool, reference: str, *, can_do_without: bool = False) -> ImageConfig | None:
+        return self.pulling.get(shop, reference, self.said.append, Stop(), can_do_without=can_do_without)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +97,7 @@ def test_failed_image_pull_is_attributed_to_the_user_or_the_service(
     shop = FakeTool(failure=ToolFailed("manifest unknown", final=final))
     with pytest.raises(kind) as failed:
         Counter().get(shop, VERSION)
-    assert f"The image {VERSION} could not be pulled with podman: manifest unknown." in str(
-        failed.value
-    )
+    assert f"The image {VERSION} could not be pulled with podman: manifest unknown." in str(failed.value)
     assert "podman load" in str(failed.value)
     assert "setting images" in str(failed.value)
 
@@ -132,9 +126,7 @@ def test_error_of_a_failed_image_pull_contains_a_remedy(error: str, advice: str)
 def test_image_without_a_registry_must_be_local() -> None:
     """spec/runtimes#images."""
     shop, reference = FakeTool(there=NEWER), "localhost/trainer:1"
-    with pytest.raises(
-        PackageFailed, match=r"no registry.*no image of that name here.*podman load"
-    ):
+    with pytest.raises(PackageFailed, match=r"no registry.*no image of that name here.*podman load"):
         Counter().get(shop, reference)
     assert shop.pulls == 0
     assert Counter().get(shop, reference, can_do_without=True) is None

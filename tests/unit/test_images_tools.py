@@ -46,9 +46,7 @@ def tools(directory: Path, wanted: str = "auto") -> Tools:
 def test_podman_named_docker_is_detected(tmp_path: Path) -> None:
     """spec/runtimes#images."""
     program(
-        tmp_path,
-        "docker",
-        f"if [ \"$1\" = --version ]; then echo podman version 4; else echo '{WORKS}'; fi",
+        tmp_path, "docker", f"if [ \"$1\" = --version ]; then echo podman version 4; else echo '{WORKS}'; fi"
     )
     tool = tools(tmp_path, "docker").tool()
     assert tool is not None and tool.name == "podman"
@@ -93,9 +91,7 @@ def test_container_tool_installed_after_the_service_start_is_found(tmp_path: Pat
     assert not images.is_stale()
 
 
-def test_starting_a_job_by_image_tag_updates_the_last_use_of_the_unpacked_image(
-    tmp_path: Path,
-) -> None:
+def test_starting_a_job_by_image_tag_updates_the_last_use_of_the_unpacked_image(tmp_path: Path) -> None:
     """spec/runtimes#environments: Used images are not removed."""
     program(tmp_path, "podman", f"[ $1 = info ] && echo '{WORKS}' || echo '[{{\"Id\": \"abc\"}}]'")
     shelf = Shelf(tmp_path / "images")

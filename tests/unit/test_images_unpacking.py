@@ -16,9 +16,7 @@ from trainshed.runtimes.images.unpacking import DiskFull, UnpackingFailed
 Members = list[tuple[tarfile.TarInfo, bytes]]
 
 
-def member(
-    name: str, kind: bytes = tarfile.REGTYPE, *, link: str = "", mode: int = 0o644
-) -> tarfile.TarInfo:
+def member(name: str, kind: bytes = tarfile.REGTYPE, *, link: str = "", mode: int = 0o644) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.type, info.linkname, info.mode = kind, link, mode
     return info
@@ -85,9 +83,7 @@ def test_devices_of_an_image_are_not_unpacked(tmp_path: Path) -> None:
     """spec/machines#gpus: A replica only has its assigned devices."""
     null = member("null", tarfile.CHRTYPE)
     null.devmajor, null.devminor = 1, 3
-    data = archive(
-        [(null, b""), (member("dev/null", tarfile.REGTYPE), b"x"), (member("etc/x"), b"y")]
-    )
+    data = archive([(null, b""), (member("dev/null", tarfile.REGTYPE), b"x"), (member("etc/x"), b"y")])
     root = tmp_path / "root"
     unpack_archive(root, data)
     unpacking.remove_devices(root)
@@ -99,9 +95,7 @@ def test_devices_of_an_image_are_not_unpacked(tmp_path: Path) -> None:
     assert (root / "etc/x").stat().st_mode & 0o777 == 0o400, "other nodes are sent it"
 
 
-@pytest.mark.parametrize(
-    "data", [b"no archive at all", archive([(member("x"), b"x" * 9000)])[:4096]]
-)
+@pytest.mark.parametrize("data", [b"no archive at all", archive([(member("x"), b"x" * 9000)])[:4096]])
 def test_incomplete_archive_leaves_no_image(tmp_path: Path, data: bytes) -> None:
     """spec/runtimes#images: A built image is complete or missing."""
     with pytest.raises(UnpackingFailed, match="tar"):
@@ -123,7 +117,5 @@ def test_error_of_image_unpacking_is_the_first_failure(tmp_path: Path) -> None:
 
 def test_image_larger_than_the_disk_is_rejected(tmp_path: Path) -> None:
     """spec/operations#errors: the image is rejected before it fills the disk."""
-    with pytest.raises(
-        DiskFull, match=r"the image needs 1,000,000.0 GB unpacked, but only .* are free"
-    ):
+    with pytest.raises(DiskFull, match=r"the image needs 1,000,000.0 GB unpacked, but only .* are free"):
         unpacking.check_room(tmp_path, 10**15)

@@ -22,9 +22,7 @@ def test_run_and_dev_lock_files_contain_equal_versions_of_common_packages() -> N
 
 
 @pytest.mark.parametrize("version", [(3, 10, 13), (3, 15, 2)])
-def test_unsupported_python_version_is_rejected(
-    tmp_path: Path, version: tuple[int, int, int]
-) -> None:
+def test_unsupported_python_version_is_rejected(tmp_path: Path, version: tuple[int, int, int]) -> None:
     """./dev fails immediately instead of showing compiler errors minutes later."""
     shutil.copy(ROOT / "dev", tmp_path)
     (tmp_path / "locks").mkdir()

@@ -50,9 +50,7 @@ def test_expected_start_of_a_delayed_job_is_reported_when_it_is_known_or_changes
         StartDelayed(1, replace(BUSY, expected=0)),
         StartDelayed(1, replace(BUSY, expected=expected, position=2)),
     )
-    assert len(delay_messages(life)) == 2, (
-        "small changes of the time and the position are not reported"
-    )
+    assert len(delay_messages(life)) == 2, "small changes of the time and the position are not reported"
     life.see(StartDelayed(1, replace(BUSY, expected=expected + HOUR)))
     assert delay_messages(life)[-1].endswith("start expected at 1970-01-01 02:16 UTC.")
 
@@ -79,8 +77,6 @@ def test_node_of_each_replica_is_the_node_chosen_by_the_cluster() -> None:
     assert entry.message == "The cluster has placed workerpool0-0 on c, workerpool1-0 on d."
     # A replica that had to move already has another node, so an older report must not change it.
     life.see(
-        NodeLeft("d", "maintenance"),
-        ReplicaExited(1, WORKER, 1, exit_record(None, signal=15)),
-        given_nodes,
+        NodeLeft("d", "maintenance"), ReplicaExited(1, WORKER, 1, exit_record(None, signal=15)), given_nodes
     )
     assert not next(r.node for r in life.job.replicas if r.id == WORKER)

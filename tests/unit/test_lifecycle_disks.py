@@ -51,15 +51,12 @@ def test_disk_warning_on_the_timeline_names_the_replica_and_the_node(life: Life)
 def test_restarted_replica_does_not_repeat_disk_warnings(life: Life) -> None:
     life.see(disk_note(NO_ROOM)).loses(PRIMARY, "its shim was killed")
     life.see(
-        disk_note(NO_ROOM, incarnation=2),
-        disk_note(disk.NEARLY_FULL, "104 GB", number=2, incarnation=2),
+        disk_note(NO_ROOM, incarnation=2), disk_note(disk.NEARLY_FULL, "104 GB", number=2, incarnation=2)
     )
     assert disk_messages(life) == ["Node a: it is full.", "workerpool0-0: 104 GB"]
     life.up().exits(PRIMARY, 139).up()
     life.see(msgspec.structs.replace(disk_note(NO_ROOM), attempt=2))
-    assert disk_messages(life)[2:] == ["Node a: it is full."], (
-        "another attempt reports its own warnings"
-    )
+    assert disk_messages(life)[2:] == ["Node a: it is full."], "another attempt reports its own warnings"
 
 
 @pytest.mark.parametrize(

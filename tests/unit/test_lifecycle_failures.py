@@ -90,9 +90,7 @@ def test_job_stopped_by_a_usage_budget_loses_no_attempt_and_no_running_time() ->
     assert life.job.retries == (("budget_used_up", MAX_ATTEMPTS + 2), ("transient_exit", 1))
     life.see(Preempted(spent, Cause.BUDGET)).exits(PRIMARY, signal=15, stopped=True)
     life.now += 1000 * SECOND
-    assert life.cancel().job.ended == life.now, (
-        "the job has waited since the end of its last program"
-    )
+    assert life.cancel().job.ended == life.now, "the job has waited since the end of its last program"
 
 
 def test_waiting_for_capacity_does_not_count_as_running_time() -> None:
@@ -109,9 +107,7 @@ def test_waiting_for_capacity_does_not_count_as_running_time() -> None:
 
 
 @pytest.mark.parametrize(("has_started", "state"), [(False, "PREPARING"), (True, "FAILED")])
-def test_used_up_budget_fails_a_running_job_whose_retries_are_disabled(
-    has_started: bool, state: str
-) -> None:
+def test_used_up_budget_fails_a_running_job_whose_retries_are_disabled(has_started: bool, state: str) -> None:
     """spec/failures#budget: without retries, a job fails when the budget stops it after its start."""
     life = Life(job(1, scheduling=DISABLED)).see(JobAdmitted(((PRIMARY, "a"),)))
     life = life.up() if has_started else life

@@ -7,12 +7,7 @@ import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, job
 from trainshed.core.job import DEFAULT_TIMEOUT, Scheduling
-from trainshed.core.lifecycle.events import (
-    CancelCause,
-    CancelRequested,
-    JobAdmitted,
-    RuntimePrepared,
-)
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested, JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.machine import deadlines
 from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.lifecycle.states import JobState
@@ -57,9 +52,7 @@ def test_retry_of_a_job_does_not_restart_the_running_limit_or_the_maximum_wait()
     first = life.job.started
     life.exits(PRIMARY, 139)
     assert (life.job.state, life.job.started) == (JobState.PREPARING, first)
-    causes = {
-        d.event.cause: d.at for d in deadlines(life.job) if isinstance(d.event, CancelRequested)
-    }
+    causes = {d.event.cause: d.at for d in deadlines(life.job) if isinstance(d.event, CancelRequested)}
     assert causes == {CancelCause.TIMEOUT: first + DEFAULT_TIMEOUT}
     life.up()
     assert (life.job.state, life.job.started, life.job.attempt) == (JobState.RUNNING, first, 2)

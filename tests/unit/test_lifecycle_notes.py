@@ -38,9 +38,7 @@ def test_timeline_shows_notes_of_the_current_incarnation_only(life: Life) -> Non
     life.see(note_event(1, "a"))
     life.loses(REDUCER, "its shim was killed")
     assert life.replica(REDUCER).incarnation == 2
-    life.see(
-        note_event(1, "late"), note_event(1, "b", incarnation=2), note_event(1, "no", attempt=2)
-    ).up()
+    life.see(note_event(1, "late"), note_event(1, "b", incarnation=2), note_event(1, "no", attempt=2)).up()
     assert note_messages(life) == ["workerpool2-0: a", "workerpool2-0: b"]
 
 
@@ -59,7 +57,4 @@ def entries_of(life: Life) -> list[tuple[str, str]]:
 
 def test_timeline_shows_the_duration_of_a_runtime_build() -> None:
     life = Life(job(1)).see(PLACES).see(RuntimePrepared(1, 28_140_000_000))
-    assert entries_of(life)[-1] == (
-        "launching",
-        "The runtime is ready after 28 s; starting all replicas.",
-    )
+    assert entries_of(life)[-1] == ("launching", "The runtime is ready after 28 s; starting all replicas.")

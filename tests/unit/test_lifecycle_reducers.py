@@ -61,9 +61,7 @@ def test_rarely_lost_reducer_has_unlimited_restarts() -> None:
         life.loses(REDUCER, by_service=True)
         replica = life.replica(REDUCER)
         started = StartReplicas(1, ((REDUCER, replica.incarnation),))
-        assert instructions(life.job) == (started,), (
-            "the reducer ran long enough, so it restarts immediately"
-        )
+        assert instructions(life.job) == (started,), "the reducer ran long enough, so it restarts immediately"
         life.up()
     assert life.replica(REDUCER).incarnation == 51
     assert (life.job.state, life.job.attempt) == (JobState.RUNNING, 1)

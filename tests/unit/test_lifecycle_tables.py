@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 
 from trainshed.core.lifecycle import transition
-from trainshed.core.lifecycle.states import (
-    AttemptState,
-    JobState,
-    JobTrigger,
-    ReplicaState,
-    ReplicaTrigger,
-)
+from trainshed.core.lifecycle.states import AttemptState, JobState, JobTrigger, ReplicaState, ReplicaTrigger
 from trainshed.core.lifecycle.transition import Ignore, Illegal, IllegalTransition, Next, Table
 
 AnyTable = Table[Any, Any]
@@ -93,9 +87,7 @@ def test_replica_restarts_only_after_the_previous_incarnation_has_ended() -> Non
 
 
 def test_incomplete_transition_table_is_rejected() -> None:
-    running = {
-        name: cell for name, cell in transition.ROWS["replica"]["RUNNING"].items() if name != "LOST"
-    }
+    running = {name: cell for name, cell in transition.ROWS["replica"]["RUNNING"].items() if name != "LOST"}
     rows = {**transition.ROWS["replica"], "RUNNING": running}
     with pytest.raises(ValueError, match="the table has no cell for"):
         Table("replica", ReplicaState, ReplicaTrigger, rows)

@@ -44,10 +44,7 @@ from trainshed.core.names import ReplicaId
 NOW = CREATED + 100 * SECOND
 BEFORE, AFTER = NOW - SECOND, NOW + SECOND
 POLICY = FailurePolicy(
-    tuple(
-        replace(r, restarts=min(r.restarts, 1), retries=min(r.retries, 1), back_off=())
-        for r in RULES
-    ),
+    tuple(replace(r, restarts=min(r.restarts, 1), retries=min(r.retries, 1), back_off=()) for r in RULES),
     max_attempts=2,
 )
 MAX_STATES = 50_000
@@ -331,9 +328,7 @@ def test_job_invariants_hold_for_every_order_of_events() -> None:
         for target in (PRIMARY, WORKER)
     ],
 )
-def test_job_invariants_hold_for_a_fault_drill_at_any_time(
-    kind: DrillKind, target: ReplicaId
-) -> None:
+def test_job_invariants_hold_for_a_fault_drill_at_any_time(kind: DrillKind, target: ReplicaId) -> None:
     """spec/operations#drills: the invariants also hold if a drill triggers at any time."""
     drills = walk_with_drill(kind, target)
     check_ends(drills)
@@ -349,8 +344,4 @@ def test_job_event_walk_reaches_every_state_and_failure_rule() -> None:
     used = {name for subject in states for name, _ in subject.retries}
     # Only rules distinguish the kinds of loss. Separate events would multiply the states without benefit.
     alike = {"node_failed", "agent_lost", "pod_evicted", "cluster_preempted"}
-    assert (
-        used
-        == {rule.name for rule in POLICY.rules if rule.retries or rule.action is Action.WAIT}
-        - alike
-    )
+    assert used == {rule.name for rule in POLICY.rules if rule.retries or rule.action is Action.WAIT} - alike

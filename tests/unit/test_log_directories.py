@@ -11,9 +11,7 @@ from trainshed.core.names import Api
 def spec_with(value: str) -> JobSpec:
     spec = job(output="gs://b/out").spec
     pool = spec.pools[0]
-    return replace(
-        spec, pools=(replace(pool, program=replace(pool.program, env=((LOG_DIRECTORY, value),))),)
-    )
+    return replace(spec, pools=(replace(pool, program=replace(pool.program, env=((LOG_DIRECTORY, value),))),))
 
 
 def test_log_directory_of_a_vertex_job_is_the_logs_folder_of_the_output_directory() -> None:

@@ -32,9 +32,7 @@ NOTICE = "too long for one variable"
 PACKAGE = "job_spec.worker_pool_specs[0].python_package_spec"
 TWO_LONG: dict[str, JobSpec] = {
     "arguments": vertex(custom_job(package(args=[LONG]), package(args=[LONG]))),
-    "variables": vertex(
-        custom_job(package(env=variables({"A": LONG})), package(env=variables({"A": LONG})))
-    ),
+    "variables": vertex(custom_job(package(env=variables({"A": LONG})), package(env=variables({"A": LONG})))),
     "many arguments": vertex(custom_job(package(args=['"'] * 90_000), package(args=["x"]))),
     "ml": ml(
         scaleTier="CUSTOM",
@@ -72,10 +70,7 @@ def test_job_specification_below_the_length_limit_is_in_the_cluster_spec_variabl
 
 @pytest.mark.parametrize(
     ("values", "field"),
-    [
-        ({"V" * 100_000: "x" * 50_000}, "env[0].value"),
-        ({f"V{n}": "x" * 100_000 for n in range(7)}, "env"),
-    ],
+    [({"V" * 100_000: "x" * 50_000}, "env[0].value"), ({f"V{n}": "x" * 100_000 for n in range(7)}, "env")],
 )
 def test_job_with_environment_variables_above_the_kernel_limit_is_rejected(
     values: dict[str, str], field: str

@@ -7,14 +7,7 @@ from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, WORKER, Life, job
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.notifications import (
-    LABEL,
-    Occasion,
-    Target,
-    budget_notices,
-    mail_of,
-    notifications,
-)
+from trainshed.core.notifications import LABEL, Occasion, Target, budget_notices, mail_of, notifications
 from trainshed.core.usage import Budget
 from trainshed.notifying.targets import key_of
 from trainshed.serve.setting_types import NotifyTables, convert
@@ -33,9 +26,7 @@ def sent_notifications(life: Life, *targets: Target) -> list[tuple[str, str]]:
 def test_end_of_a_job_is_sent_to_labelled_targets_and_to_targets_for_all_jobs() -> None:
     over = Life(LABELLED).up().exits(code=1).up()
     assert sent_notifications(over, OPS, EVERYBODY) == [("ops", "failed"), ("all", "failed")]
-    assert sent_notifications(Life(job()).up().exits(code=0).up(), OPS, EVERYBODY) == [
-        ("all", "succeeded")
-    ]
+    assert sent_notifications(Life(job()).up().exits(code=0).up(), OPS, EVERYBODY) == [("all", "succeeded")]
     assert sent_notifications(Life(LABELLED).up(), OPS, EVERYBODY) == [], "it runs"
     assert sent_notifications(over, replace(OPS, on=frozenset({Occasion.SUCCEEDED}))) == []
 
@@ -55,9 +46,7 @@ def test_mail_subject_is_a_single_line_with_job_name_and_event() -> None:
     assert "ValueError: no" in text and f"https://t.example/jobs/{over.job.uid}" in text
 
 
-def test_error_of_the_notify_settings_tables_lists_every_fault(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_error_of_the_notify_settings_tables_lists_every_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAD", "whsec_!!")
     rows = [
         {"name": "ops", "webhook": "https://a.example/x"},
@@ -96,8 +85,7 @@ def test_target_is_notified_of_hard_budgets_and_the_highest_reached_percentage()
     early, late = replace(OPS, budgets=(50, 80)), Target("late", ALL, budgets=(95,))
     notices = budget_notices((soft, hard), CREATED, (early, late, EVERYBODY), CREATED)
     contents = [
-        (notice.notification.target, json.loads(notice.notification.content)["data"])
-        for notice in notices
+        (notice.notification.target, json.loads(notice.notification.content)["data"]) for notice in notices
     ]
     assert [(target, data["metric"], data["percent"]) for target, data in contents] == [
         ("ops", "cost_per_month", 80),
@@ -106,6 +94,4 @@ def test_target_is_notified_of_hard_budgets_and_the_highest_reached_percentage()
     ]
     subject, text = mail_of(json.loads(notices[1].notification.content))
     assert subject == "a@x in p: 100 % of cost_per_month_hard"
-    assert (
-        "a@x in p has used 90 of 90 cost_per_month_hard.\nRunning jobs release their nodes" in text
-    )
+    assert "a@x in p has used 90 of 90 cost_per_month_hard.\nRunning jobs release their nodes" in text

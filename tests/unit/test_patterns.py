@@ -58,9 +58,7 @@ def test_wildcard_match_equals_regular_expression_match(pattern: str, text: str)
     assert compile_wildcard(pattern)(text) == (slow.fullmatch(text) is not None)
 
 
-@pytest.mark.parametrize(
-    "pattern", ["(a+)+$", "(a|a)*$", "(.*)*b", "(a|b)*a(a|b){300}", "(.*,){20}x"]
-)
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "(.*)*b", "(a|b)*a(a|b){300}", "(.*,){20}x"])
 def test_regular_expression_match_takes_linear_time(pattern: str) -> None:
     """Python's `re` would need years for 30 characters (ReDoS)."""
     regex = compile_regex(pattern)
@@ -171,11 +169,7 @@ def pieces(tree: Any) -> Iterator[str]:
 def test_regular_expressions_in_the_source_take_linear_time_on_long_texts() -> None:
     """The texts are built from parts of each pattern. All modules share one test, because the test imports
     all of them."""
-    slow = [
-        fault
-        for where, method, pattern in fixed_patterns()
-        for fault in slow_at(where, method, pattern)
-    ]
+    slow = [fault for where, method, pattern in fixed_patterns() for fault in slow_at(where, method, pattern)]
     assert slow == []
 
 

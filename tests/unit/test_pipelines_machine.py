@@ -78,9 +78,7 @@ def test_first_model_version_gets_the_default_alias() -> None:
     assert version.artifact_uri == f"{OUTPUT}/model"
     assert json.loads(version.public_json) == {"displayName": "m", "artifactUri": f"{OUTPUT}/model"}
     assert version.pipeline == str(stored_pipeline().name)
-    assert registered_version(draft(stored_pipeline(), aliases=("default",))).aliases == (
-        "default",
-    )
+    assert registered_version(draft(stored_pipeline(), aliases=("default",))).aliases == ("default",)
     other = stored_pipeline()
     other = replace(other, name=replace(other.name, project_id="other"))
     assert registered_version(other).name.project_id == "other"

@@ -22,9 +22,7 @@ def points(*steps: int, value: float = 0.5) -> list[Point]:
     return [Point(step, 1000 + step, value * step) for step in steps]
 
 
-async def test_incomplete_metric_record_after_a_crash_is_ignored_and_overwritten(
-    tmp_path: Path,
-) -> None:
+async def test_incomplete_metric_record_after_a_crash_is_ignored_and_overwritten(tmp_path: Path) -> None:
     """spec/invariants#durability, facts/experiments#points: a repeated write stores each point once."""
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(1))])
@@ -66,9 +64,7 @@ async def test_failed_metric_write_is_reported_to_all_callers(tmp_path: Path) ->
     assert await files.read(7, [1]) == {1: points(1, 4)}
 
 
-async def test_cancelled_metric_write_does_not_block_concurrent_metric_writes(
-    tmp_path: Path,
-) -> None:
+async def test_cancelled_metric_write_does_not_block_concurrent_metric_writes(tmp_path: Path) -> None:
     files = PointFiles(tmp_path)
     first = asyncio.ensure_future(files.append(7, [(1, points(1))]))
     others = [asyncio.ensure_future(files.append(7, [(1, points(step))])) for step in (2, 3)]
@@ -80,9 +76,7 @@ async def test_cancelled_metric_write_does_not_block_concurrent_metric_writes(
     assert (await files.read(7, [1]))[1][-2:] == points(2, 3)
 
 
-async def test_metric_request_returns_only_the_requested_number_and_range_of_points(
-    tmp_path: Path,
-) -> None:
+async def test_metric_request_returns_only_the_requested_number_and_range_of_points(tmp_path: Path) -> None:
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(*range(5, 100), *range(10)))])
     assert (await files.read(7, [1]))[1] == points(*range(100))
@@ -185,8 +179,6 @@ def test_averaged_chart_points_include_all_values(values: list[float], limit: in
     means = average_sections(values, limit)
     assert len(means) == min(limit, len(values))
     ends = [place + 1 for place, _ in means]
-    whole = sum(
-        mean * (end - begin) for (_, mean), begin, end in zip(means, [0, *ends], ends, strict=False)
-    )
+    whole = sum(mean * (end - begin) for (_, mean), begin, end in zip(means, [0, *ends], ends, strict=False))
     assert ends[-1] == len(values)
     assert math.isclose(whole, sum(values), abs_tol=1e-3)

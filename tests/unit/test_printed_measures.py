@@ -45,15 +45,9 @@ def steps(measures: Measures) -> list[float]:
         ("plain_epoch_begins", [("loss", "train", "epoch", 12, 12, 0.0833)]),
         (
             "plain_examples",
-            [
-                ("loss", "train", "epoch", 90, 8.96, 0.010989),
-                ("loss", "test", "epoch", 9, 9, 0.1111),
-            ],
+            [("loss", "train", "epoch", 90, 8.96, 0.010989), ("loss", "test", "epoch", 9, 9, 0.1111)],
         ),
-        (
-            "plain_steps",
-            [("loss", "train", "step", 20, 400, 0.0025), ("lr", "train", "step", 20, 400, 1e-4)],
-        ),
+        ("plain_steps", [("loss", "train", "step", 20, 400, 0.0025), ("lr", "train", "step", 20, 400, 1e-4)]),
         ("transformers_lines", [("loss", "train", "epoch", 24, 5, 3.375)]),
     ],
 )
@@ -99,9 +93,7 @@ def test_metric_names_and_values_are_read_from_a_log_line(
         ("loss", "loss: nan, loss: inf", []),
     ],
 )
-def test_metric_in_a_line_is_recognized_by_name_or_synonym(
-    name: str, line: str, values: list[float]
-) -> None:
+def test_metric_in_a_line_is_recognized_by_name_or_synonym(name: str, line: str, values: list[float]) -> None:
     assert list(values_of(name, line)) == values
 
 
@@ -120,14 +112,10 @@ def test_stored_metric_points_are_limited_and_include_first_and_last_step() -> N
     [series] = feed_lines(*(f"step {step} loss 0.5" for step in range(5000))).series
     assert len(series.points) <= 400
     assert (series.points[0].step, series.points[-1].step) == (0, 4999)
-    assert (
-        len(feed_lines(*(f"step 1 m{number} loss {number}" for number in range(50))).series) <= 16
-    )
+    assert len(feed_lines(*(f"step 1 m{number} loss {number}" for number in range(50))).series) <= 16
 
 
-@pytest.mark.parametrize(
-    "worst", ["a", "a" * 41 + " ", "a" * 41 + " " + "b" * 21 + " ", "a-", "loss_"]
-)
+@pytest.mark.parametrize("worst", ["a", "a" * 41 + " ", "a" * 41 + " " + "b" * 21 + " ", "a-", "loss_"])
 def test_parsing_a_line_for_metrics_is_fast(worst: str) -> None:
     """A long line blocks the interpreter while it is parsed."""
     line, took = worst * (2000 // len(worst)), list[float]()

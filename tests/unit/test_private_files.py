@@ -14,9 +14,7 @@ from trainshed.serve.data_directory import Exposed, close_to_others
 
 
 @pytest.mark.parametrize(("mode", "closed"), [(0o777, 0o750), (0o775, 0o750), (0o705, 0o700)])
-def test_open_data_directory_is_closed_and_logged_once(
-    tmp_path: Path, mode: int, closed: int
-) -> None:
+def test_open_data_directory_is_closed_and_logged_once(tmp_path: Path, mode: int, closed: int) -> None:
     tmp_path.chmod(mode)
     assert f"Other users could enter {tmp_path} (mode {mode:04o})" in str(close_to_others(tmp_path))
     assert stat.S_IMODE(tmp_path.stat().st_mode) == closed

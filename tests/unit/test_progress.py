@@ -31,16 +31,13 @@ RECORDINGS = sorted((Path(__file__).parents[1] / "progress_corpus").glob("*.txt"
         ("|    total_timesteps | 2048     |", 2048, 0, "timestep 2048"),
     ],
 )
-def test_training_progress_is_read_from_a_log_line(
-    line: str, done: float, total: float, text: str
-) -> None:
+def test_training_progress_is_read_from_a_log_line(line: str, done: float, total: float, text: str) -> None:
     first = counts(last_state(line))[0]
     assert (first.done, first.total, first.text) == (pytest.approx(done), total, text)
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["loss 0.1/0.2", "2026/11/22 step", "step 1/0", "100%|", "", "[2/10] Compiling model.cc"],
+    "line", ["loss 0.1/0.2", "2026/11/22 step", "step 1/0", "100%|", "", "[2/10] Compiling model.cc"]
 )
 def test_log_line_without_progress_is_ignored(line: str) -> None:
     assert counts(line) == ()

@@ -31,9 +31,7 @@ def warnings(*pools: Request) -> tuple[str, ...]:
     return vertex(custom_job(*pools)).warnings
 
 
-def workers(
-    count: int, kind: str = "n1-standard-16", image: str = PYTORCH, **machine: Any
-) -> list[Request]:
+def workers(count: int, kind: str = "n1-standard-16", image: str = PYTORCH, **machine: Any) -> list[Request]:
     """Return pools 0 and 1 with `count` replicas in total, with a custom image by default."""
     spec = {"machineSpec": {"machineType": kind, **machine}}
     made = container(imageUri=image) if image == CUSTOM_IMAGE else package(executorImageUri=image)
@@ -85,7 +83,5 @@ def test_reduction_guide_lists_every_variable_and_default() -> None:
         variables.WAIT_SECONDS: defaults.wait_seconds,
         variables.ABSENT_SECONDS: defaults.absent_seconds,
     }.items():
-        shown = (
-            f"`{value}`" if isinstance(value, str) else f"{value:g}" if value < 1e6 else f"{value}"
-        )
+        shown = f"`{value}`" if isinstance(value, str) else f"{value:g}" if value < 1e6 else f"{value}"
         assert re.search(rf"\| `{name}` \| {re.escape(shown)} \|", text), name

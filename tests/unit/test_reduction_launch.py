@@ -156,9 +156,7 @@ def test_ml_job_reducers_are_parameter_servers_with_the_reducer_image() -> None:
         ),
     ],
 )
-def test_reducers_outside_the_third_pool_are_rejected(
-    pools: tuple[Request, ...], field: str
-) -> None:
+def test_reducers_outside_the_third_pool_are_rejected(pools: tuple[Request, ...], field: str) -> None:
     """spec/submit#vertex-jobs: The error contains the field to change."""
     with pytest.raises(InvalidRequest) as refused:
         parse_job(*pools)

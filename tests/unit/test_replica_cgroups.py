@@ -49,9 +49,7 @@ def test_node_memory_is_the_limit_of_a_version_1_or_version_2_control_group(
         assert machine.node(None).memory_bytes == whole
 
 
-def test_process_limit_of_a_replica_is_a_fraction_of_the_machine_and_group_limits(
-    tmp_path: Path,
-) -> None:
+def test_process_limit_of_a_replica_is_a_fraction_of_the_machine_and_group_limits(tmp_path: Path) -> None:
     """A fork bomb must leave processes for the service and other users."""
     (kernel := tmp_path / "kernel").mkdir()
     outer, inner = tmp_path / "outer", tmp_path / "outer" / "inner"

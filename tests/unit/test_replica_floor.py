@@ -50,9 +50,7 @@ CLOSURE = _closure()
 
 
 @pytest.mark.parametrize("path", CLOSURE.values(), ids=CLOSURE.keys())
-def test_replica_module_runs_on_python_3_6_and_imports_only_the_standard_library(
-    path: Path,
-) -> None:
+def test_replica_module_runs_on_python_3_6_and_imports_only_the_standard_library(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 6))
     for name in find_imports(path):
         root = name.split(".")[0]

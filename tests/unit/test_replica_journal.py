@@ -58,9 +58,7 @@ def test_journal_entries_for_start_and_exit_of_an_incarnation_are_synced_to_disk
     assert journal.Entries(".").record(1)
 
 
-def test_start_is_refused_while_an_incarnation_runs_or_after_the_attempt_was_stopped(
-    slot: Path,
-) -> None:
+def test_start_is_refused_while_an_incarnation_runs_or_after_the_attempt_was_stopped(slot: Path) -> None:
     claim = journal.claim(1, SHIM)
     with pytest.raises(journal.StartRejected) as refused:
         journal.claim(1, SHIM)

@@ -56,9 +56,7 @@ def test_launch_record_of_each_incarnation_is_read_as_written(tmp_path: Path, lo
     assert read_launches([streams], UID, 1, ReplicaId(1, 0)) == ()
 
 
-def test_launch_record_masks_secrets_and_shortens_long_arguments(
-    tmp_path: Path, logs: Path
-) -> None:
+def test_launch_record_masks_secrets_and_shortens_long_arguments(tmp_path: Path, logs: Path) -> None:
     secret = plan(logs, TF_CONFIG='{"token": "hunter22"}', KEY="hunter22")
     note_launch(secret, 1, Mask(("hunter22",)))
     assert "hunter22" not in (logs / LAUNCHES).read_text()

@@ -52,9 +52,7 @@ def test_secret_is_masked_in_the_forms_that_programs_print(shown: str) -> None:
 
 
 @given(st.binary(max_size=7), st.text(min_size=8).map(str.encode), st.binary(max_size=7))
-def test_secret_is_masked_inside_a_longer_base64_text(
-    before: bytes, secret: bytes, after: bytes
-) -> None:
+def test_secret_is_masked_inside_a_longer_base64_text(before: bytes, secret: bytes, after: bytes) -> None:
     """`Authorization: Basic` encodes a name and a colon before the secret."""
     mask = Mask((secret.decode(),))
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
@@ -63,10 +61,7 @@ def test_secret_is_masked_inside_a_longer_base64_text(
         assert len(left) <= -(-(len(before) * 8) // 6) + -(-(len(after) * 8) // 6) + 4
 
 
-@given(
-    st.lists(st.text("ab", min_size=4, max_size=7), min_size=1, max_size=4),
-    st.text("abc", max_size=60),
-)
+@given(st.lists(st.text("ab", min_size=4, max_size=7), min_size=1, max_size=4), st.text("abc", max_size=60))
 def test_overlapping_secrets_are_masked_completely(secrets: list[str], text: str) -> None:
     covered = [False] * len(text)
     for secret in secrets:
@@ -88,25 +83,17 @@ def test_each_line_of_a_multiline_secret_is_masked_except_short_lines() -> None:
 def test_secret_split_across_writes_is_masked(tmp_path: Path, cut: int) -> None:
     text = b"the s3cret is out"
     mask = Mask(("s3cret",))
-    assert (
-        log_lines(tmp_path, mask, text[:cut], text[cut:] + b"\n")
-        == "the *** is out\nthe *** is out"
-    )
+    assert log_lines(tmp_path, mask, text[:cut], text[cut:] + b"\n") == "the *** is out\nthe *** is out"
 
 
 @pytest.mark.parametrize("before", [LINE_BYTES - n for n in (0, 1, 5, 19, 20, 21)])
 @pytest.mark.parametrize("step", [7, 1000, LINE_BYTES])
-def test_secret_that_crosses_a_split_of_a_long_line_is_masked(
-    tmp_path: Path, before: int, step: int
-) -> None:
+def test_secret_that_crosses_a_split_of_a_long_line_is_masked(tmp_path: Path, before: int, step: int) -> None:
     """Lines are split into parts of 64 KiB. Secrets are masked before the split, even if a secret arrives in
     several writes."""
     secret = b"0123456789abcdefghij"
     around = b"x" * before + secret + b"y" * 50
-    near = [
-        around[: before - 20],
-        *(around[at : at + step] for at in range(before - 20, len(around), step)),
-    ]
+    near = [around[: before - 20], *(around[at : at + step] for at in range(before - 20, len(around), step))]
     rest = b"y" * (3 * LINE_BYTES) + secret + b"\nend\n"
     far = [rest[at : at + LINE_BYTES] for at in range(0, len(rest), LINE_BYTES)]
     text = log_lines(tmp_path, Mask((secret.decode(),)), *near, *far).replace("\n", "")

@@ -134,9 +134,7 @@ def test_metric_value_given_as_a_numeric_string_is_accepted(
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-Infinity", "oops", True, None, [1], "1e999"])
-def test_non_finite_metric_values_are_skipped_with_a_single_notice(
-    running: Slot, value: object
-) -> None:
+def test_non_finite_metric_values_are_skipped_with_a_single_notice(running: Slot, value: object) -> None:
     for step in range(3):
         running.write(line(value, step, 9.0), line("0.5", step, 9.0, "acc"))
         running.turn()
@@ -149,8 +147,7 @@ def test_non_finite_metric_values_are_skipped_with_a_single_notice(
 
 
 @pytest.mark.parametrize(
-    "garbage",
-    ["hello", "[1]", '"x"', "[" * 5000, '{"loss": "1", "global_step": "x"}', "1" * 70000, "\x00"],
+    "garbage", ["hello", "[1]", '"x"', "[" * 5000, '{"loss": "1", "global_step": "x"}', "1" * 70000, "\x00"]
 )
 def test_invalid_metric_lines_are_skipped_with_a_single_notice(running: Slot, garbage: str) -> None:
     for step in range(3):
@@ -173,15 +170,11 @@ def test_incomplete_last_metric_line_is_read_when_complete(running: Slot) -> Non
     assert running.warnings == []
 
 
-def test_restarted_replica_stores_the_metric_lines_that_its_killed_shim_did_not_store(
-    running: Slot,
-) -> None:
+def test_restarted_replica_stores_the_metric_lines_that_its_killed_shim_did_not_store(running: Slot) -> None:
     """The previous shim was killed before it had read the last line, and during a write."""
     running.write(line("0.5", 1, 9.0), line("0.6", 1, 10.0), line("0.4", 2, 11.0))
     running.turn()
-    running.write(
-        line("0.5", 1, 9.0), line("0.6", 1, 10.0), line("0.4", 2, 11.0), line("0.3", 3, 12.0)
-    )
+    running.write(line("0.5", 1, 9.0), line("0.6", 1, 10.0), line("0.4", 2, 11.0), line("0.3", 3, 12.0))
     with (running.logs / metrics.FILE).open("a") as file:
         file.write('{"at": 1, "st')
     running.incarnation(2).start(6)
@@ -193,9 +186,7 @@ def test_restarted_replica_stores_the_metric_lines_that_its_killed_shim_did_not_
 
 
 @pytest.mark.parametrize("kind", ["link", "hard link", "directory link", "pipe", "directory"])
-def test_links_and_special_files_are_not_read_as_metrics(
-    slot: Slot, tmp_path: Path, kind: str
-) -> None:
+def test_links_and_special_files_are_not_read_as_metrics(slot: Slot, tmp_path: Path, kind: str) -> None:
     """spec/program#isolation: The program must not read other users' files with the service's rights
     (confused deputy)."""
     secret = tmp_path / "secret" / metrics.PROGRAM_FILE

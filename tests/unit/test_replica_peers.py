@@ -9,9 +9,7 @@ from trainshed.replica.endpoint.peers import Peers
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_client_of_a_local_connection_is_identified_by_user_and_process(
-    family: socket.AddressFamily,
-) -> None:
+def test_client_of_a_local_connection_is_identified_by_user_and_process(family: socket.AddressFamily) -> None:
     """An IPv4 address in IPv6 notation is supported, too."""
     host = "127.0.0.1" if family == socket.AF_INET else "::ffff:127.0.0.1"
     me = os.geteuid()

@@ -210,9 +210,7 @@ def complete_lines(directory: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
-def test_log_lines_wait_while_the_disk_is_read_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_lines_wait_while_the_disk_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk may become writable again. The program must not be killed and restarted in the meantime."""
     log = Segments(str(tmp_path))
 

@@ -27,9 +27,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("parent_lives", [True, False])
-def test_helper_process_exits_if_the_parent_died_before_the_death_signal_was_set(
-    parent_lives: bool,
-) -> None:
+def test_helper_process_exits_if_the_parent_died_before_the_death_signal_was_set(parent_lives: bool) -> None:
     """The kernel sends the death signal only if the parent dies after the helper has requested the signal."""
     # The output ends when the helper exits.
     done = subprocess.run(

@@ -159,9 +159,7 @@ def test_memory_of_a_control_group_excludes_cached_files(tmp_path: Path, version
         (cpu / "cpuacct.usage").write_text(f"{7 * SECOND}\n")
     else:
         (memory / "memory.current").write_text(f"{900 * MIB}\n")
-        (memory / "memory.stat").write_text(
-            f"anon 1\ninactive_file {300 * MIB}\nactive_file {100 * MIB}\n"
-        )
+        (memory / "memory.stat").write_text(f"anon 1\ninactive_file {300 * MIB}\nactive_file {100 * MIB}\n")
         (cpu / "cpu.stat").write_text("usage_usec 7000000\nuser_usec 1\n")
     look = UsageFixture(tmp_path, 1 << 22, memory, cpu)
     look.usage.start(1)
@@ -178,9 +176,7 @@ def test_usage_records_continue_after_an_incomplete_last_line(tmp_path: Path) ->
     assert [json.loads(line)["started"] for line in (first, last)] == [1, 5]
 
 
-def test_usage_file_of_a_long_job_stays_small(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_usage_file_of_a_long_job_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look = UsageFixture(tmp_path, 1 << 22)
     clock = [0]
     monkeypatch.setattr(time, "monotonic", lambda: float(clock[0]))

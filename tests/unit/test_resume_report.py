@@ -55,11 +55,7 @@ def test_resume_report_treats_a_job_retry_as_a_restart_in_the_next_attempt() -> 
         (Progress(), "the log shows no step", "make the program print its step"),
         (steps(None, 12, 5), "the log of workerpool0-0 shows no step", "make the program print"),
         (steps(1, 12, None), "no line of workerpool0-0 shows a step", "another drill, earlier"),
-        (
-            replace(steps(1, 12, 5), ascending=False),
-            "that only increases",
-            "make the program print",
-        ),
+        (replace(steps(1, 12, 5), ascending=False), "that only increases", "make the program print"),
     ],
 )
 def test_resume_outcome_without_step_lines_is_unknown_with_a_reason(
@@ -96,8 +92,7 @@ def test_resume_report_fails_if_any_replica_started_from_scratch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("in_bucket", "advice"),
-    [(True, "loads its latest one"), (False, "Write checkpoints to a bucket")],
+    ("in_bucket", "advice"), [(True, "loads its latest one"), (False, "Write checkpoints to a bucket")]
 )
 def test_resume_advice_names_the_likely_cause(advice: str, *, in_bucket: bool) -> None:
     hit = only_hit(killed_job())

@@ -57,9 +57,7 @@ def test_oversized_metadata_file_is_rejected(
 def test_zip_with_a_false_metadata_size_is_rejected(tmp_path: Path) -> None:
     content = _zip(tmp_path / "p.zip", {"p-1/pyproject.toml": bytes(1 << 24)}).read_bytes()
     # The sizes of the content are in two places.
-    (tmp_path / "p.zip").write_bytes(
-        content.replace(struct.pack("<I", 1 << 24), bytes([1, 0, 0, 0]))
-    )
+    (tmp_path / "p.zip").write_bytes(content.replace(struct.pack("<I", 1 << 24), bytes([1, 0, 0, 0])))
     assert not is_buildable(tmp_path / "p.zip")
 
 
@@ -94,9 +92,7 @@ def test_archive_file_above_the_size_limit_is_rejected(tmp_path: Path) -> None:
         is_buildable(path, 1 << 20)
 
 
-def test_archive_with_too_many_members_is_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archive_with_too_many_members_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """tests/e2e/test_hostile_builds.py tests the real limit."""
     few = 5_000
     monkeypatch.setattr(archives, "MAX_MEMBERS", few)
@@ -120,9 +116,7 @@ def zip_of_many(many: int, declared: int | None = None) -> bytes:
     content = made.getvalue()
     begin, end = content.index(b"PK\1\2"), content.index(b"PK\5\6")
     entries = content[begin:end] * many
-    record = struct.pack(
-        "<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, declared, declared, len(entries), begin
-    )
+    record = struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, declared, declared, len(entries), begin)
     locator = struct.pack("<4sIQI", b"PK\6\7", 0, begin + len(entries), 1)
     last = struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, *[0xFFFF] * 2, *[0xFFFFFFFF] * 2, 0)
     return content[:begin] + entries + record + locator + last
@@ -160,9 +154,7 @@ def test_archives_that_take_too_long_to_read_are_rejected(
     monkeypatch.setattr(archives, "MAX_SECONDS", 0.2)
     with gzip.open(tmp_path / "p.tar.gz", "wb", compresslevel=1) as packed:
         packed.write(header("p-1/a", 1 << 26) + bytes(1 << 26))
-    with pytest.raises(
-        ArchiveRejected, match=r"more than 0.2 seconds of processor time, which is the limit"
-    ):
+    with pytest.raises(ArchiveRejected, match=r"more than 0.2 seconds of processor time, which is the limit"):
         archives.are_buildable([str(tmp_path / "p.tar.gz")] * 200)
 
 
@@ -177,18 +169,14 @@ def test_archives_that_take_too_long_to_read_are_rejected(
     ],
     ids=["empty", "text", "empty-zip", "compressed-text", "half-a-tar"],
 )
-def test_invalid_archive_raises_no_error_before_the_installer_runs(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_invalid_archive_raises_no_error_before_the_installer_runs(tmp_path: Path, content: bytes) -> None:
     for name in ("p.tar.gz", "p.zip", "p.whl"):
         path = tmp_path / name
         path.write_bytes(content)
         is_buildable(path)
 
 
-def test_metadata_of_wheels_is_read_and_ignored_for_source_or_damaged_archives(
-    tmp_path: Path,
-) -> None:
+def test_metadata_of_wheels_is_read_and_ignored_for_source_or_damaged_archives(tmp_path: Path) -> None:
     """Files in deeper directories and unreadable files are ignored."""
     wheel = _zip(tmp_path / "a.whl", {"b.dist-info/METADATA": b"Name: b", "x/METADATA": b"no"})
     source = _zip(tmp_path / "a.zip", {"b.dist-info/METADATA": b"Name: b"})

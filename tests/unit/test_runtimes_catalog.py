@@ -60,9 +60,7 @@ def test_requested_version_on_a_different_python_is_the_nearest_substitute() -> 
         ("pytorch-cpu.2-0", "", ""),
     ],
 )
-def test_error_of_a_missing_python_contains_an_install_command(
-    image: str, python: str, command: str
-) -> None:
+def test_error_of_a_missing_python_contains_an_install_command(image: str, python: str, command: str) -> None:
     """The error contains no command if no other Python would help: PyTorch has only one version, and uv
     offers no Python below 3.8."""
     uri = f"{_IMAGES}{image}:latest"
@@ -108,9 +106,7 @@ def test_prebuilt_image_name_selects_the_runtime_with_the_nearest_version(
 ) -> None:
     """spec/runtimes#substitutes: The exact version and interpreter if available, otherwise the framework's
     nearest version."""
-    choice = get_choice(
-        LocalCatalog(Pythons(pythons[0], pythons)).for_image(f"{_IMAGES}{name}:latest")
-    )
+    choice = get_choice(LocalCatalog(Pythons(pythons[0], pythons)).for_image(f"{_IMAGES}{name}:latest"))
     assert (choice.family, choice.version, choice.python_version) == expected
     version = name.partition("-cpu.")[2].partition(".py")[0].replace("-", ".")
     missing = any("is not available here" in notice for notice in choice.notices)
@@ -253,9 +249,7 @@ def test_runtime_selected_by_name_uses_the_nearest_available_python() -> None:
     assert get_choice(catalog.for_family("tensorflow", "2.6")).python_version == "3.9"
     assert get_choice(catalog.for_family("tensorflow", "2.6", "3.7")).python_version == "3.7"
     assert "2.21" in get_refusal(catalog.for_family("tensorflow", "9.9"))
-    assert "3.7 to 3.8" in get_refusal(
-        LocalCatalog(Pythons((3, 11))).for_family("tensorflow", "2.4")
-    )
+    assert "3.7 to 3.8" in get_refusal(LocalCatalog(Pythons((3, 11))).for_family("tensorflow", "2.4"))
 
 
 def test_lock_files_contain_the_packages_of_the_runtime_data_sheets() -> None:
@@ -362,9 +356,7 @@ def test_image_map_entry_for_a_runtime_version_selects_the_runtime() -> None:
         ('pattern = "a"\nruntme = "python"', "runtme", "Did you mean runtime?"),
     ],
 )
-def test_error_of_an_invalid_image_map_entry_names_the_invalid_key(
-    entry: str, key: str, word: str
-) -> None:
+def test_error_of_an_invalid_image_map_entry_names_the_invalid_key(entry: str, key: str, word: str) -> None:
     with pytest.raises(ValueError, match=rf"^images\[1\]\.{key}: ") as refusal:
         mapping(f'[[images]]\npattern = "z"\nimage = "y"\n[[images]]\n{entry}\n')
     assert word in str(refusal.value)

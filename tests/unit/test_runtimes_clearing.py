@@ -73,9 +73,7 @@ def test_environment_is_not_removed_from_the_cache_while_a_program_uses_it(cache
     assert not path.exists()
 
 
-def test_environment_that_is_the_base_of_a_used_layer_is_not_removed_from_the_cache(
-    cache: Path,
-) -> None:
+def test_environment_that_is_the_base_of_a_used_layer_is_not_removed_from_the_cache(cache: Path) -> None:
     _put(cache, "environments", "under", days=40)
     _put(cache, "environments", "alone", days=40)
     _put(cache, "layers", "stays", days=1, base="under")
@@ -87,9 +85,7 @@ def test_environment_that_is_the_base_of_a_used_layer_is_not_removed_from_the_ca
     assert (kept.name, kept.why) == ("under", "it is the base of a layer that is kept")
 
 
-def test_unfinished_builds_are_removed_from_the_cache_only_if_their_builder_is_dead(
-    cache: Path,
-) -> None:
+def test_unfinished_builds_are_removed_from_the_cache_only_if_their_builder_is_dead(cache: Path) -> None:
     drafts = cache / "layers" / ".drafts"
     for key in ("dead", "alive"):
         (drafts / f"{key}.0123abcd" / "half").mkdir(parents=True)

@@ -41,9 +41,7 @@ def _pins(lock: Path, python: Minor) -> frozenset[str]:
     }
     pins = map(_parsed, lock.read_text().splitlines())
     return frozenset(
-        canonicalize_name(pin.name)
-        for pin in pins
-        if pin.marker is None or pin.marker.evaluate(markers)
+        canonicalize_name(pin.name) for pin in pins if pin.marker is None or pin.marker.evaluate(markers)
     )
 
 

@@ -15,9 +15,7 @@ _ASKS = "Requires-Dist: google-cloud-aiplatform[autologging]==2.7.0"
         ["Requires-Dist: Google_Cloud_AIPlatform [autologging,ray] (>=1.38)"],
     ],
 )
-def test_package_that_requires_vertex_autologging_gets_an_mlflow_below_version_3(
-    metadata: list[str],
-) -> None:
+def test_package_that_requires_vertex_autologging_gets_an_mlflow_below_version_3(metadata: list[str]) -> None:
     assert missing_requirements(metadata) == ("mlflow<3",)
 
 

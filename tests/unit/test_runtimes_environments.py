@@ -59,9 +59,7 @@ _ALL = ((3, 6), (3, 99))
 _FIRST = ("--torch-backend", "cpu")
 
 
-def test_environment_is_installed_from_the_lock_file_without_dependency_resolution(
-    tmp_path: Path,
-) -> None:
+def test_environment_is_installed_from_the_lock_file_without_dependency_resolution(tmp_path: Path) -> None:
     release = Release("1.0", _ALL, ("framework>=1",))
     root, lines = _build(tmp_path / "a", release)
     assert _installs(lines) == [f"--no-deps --requirement {tmp_path / 'a/1.0.lock'}"]
@@ -71,9 +69,7 @@ def test_environment_is_installed_from_the_lock_file_without_dependency_resoluti
     remove_cache(tmp_path / "b/cache")
 
 
-def test_packages_excluded_from_an_environment_are_not_installed_by_job_requirements(
-    tmp_path: Path,
-) -> None:
+def test_packages_excluded_from_an_environment_are_not_installed_by_job_requirements(tmp_path: Path) -> None:
     """Otherwise a job that requires the installed XGBoost would download 300 MB for GPUs."""
     root, _ = _build(tmp_path, Release("1.0", _ALL, ("framework",), excluded=("gpu-library",)))
     (metadata,) = root.glob("excluded/*.dist-info")
@@ -82,9 +78,7 @@ def test_packages_excluded_from_an_environment_are_not_installed_by_job_requirem
     remove_cache(tmp_path / "cache")
 
 
-def test_preferred_cpu_build_is_tried_only_if_no_package_index_is_configured(
-    tmp_path: Path,
-) -> None:
+def test_preferred_cpu_build_is_tried_only_if_no_package_index_is_configured(tmp_path: Path) -> None:
     """The build for CPUs is ten times smaller."""
     release = Release("1.0", _ALL, ("framework",), first=_FIRST)
     lines, lock = _build(tmp_path / "a", release)[1], tmp_path / "a/1.0.lock"
@@ -93,9 +87,7 @@ def test_preferred_cpu_build_is_tried_only_if_no_package_index_is_configured(
     assert _installs(lines) == [f"--constraint {tmp_path / 'b/1.0.lock'} common framework"]
 
 
-def test_default_build_is_installed_if_the_preferred_cpu_build_is_unavailable(
-    tmp_path: Path,
-) -> None:
+def test_default_build_is_installed_if_the_preferred_cpu_build_is_unavailable(tmp_path: Path) -> None:
     _, lines = _build(tmp_path, Release("1.0", _ALL, ("BROKEN",), first=_FIRST))
     assert _installs(lines)[-1] == f"--constraint {tmp_path / '1.0.lock'} common BROKEN"
     assert any("--torch-backend cpu" in line and "no such build" in line for line in lines)

@@ -40,9 +40,7 @@ def test_service_variables_are_hidden_from_setup_scripts(tmp_path: Path) -> None
     assert f"TMPDIR={tmp_path}/.tmp-" in text and not list(tmp_path.glob(".tmp-*"))
 
 
-def test_service_closes_its_uv_cache_to_other_users_but_not_the_cache_of_an_operator(
-    tmp_path: Path,
-) -> None:
+def test_service_closes_its_uv_cache_to_other_users_but_not_the_cache_of_an_operator(tmp_path: Path) -> None:
     """uv creates lock files that all users may write. The service does not change the permissions of an
     operator's cache."""
     own, theirs = tmp_path / "cache", tmp_path / "theirs"
@@ -193,9 +191,7 @@ def test_configured_package_index_is_detected(
     assert configures_indexes({"HOME": str(tmp_path), **environ}, [file]) is has_index
 
 
-def test_output_of_an_environment_smoke_test_is_shown_only_if_the_test_fails(
-    tmp_path: Path,
-) -> None:
+def test_output_of_an_environment_smoke_test_is_shown_only_if_the_test_fails(tmp_path: Path) -> None:
     """Remarks of TensorFlow about missing GPUs are irrelevant for a successful build."""
     lines: list[str] = []
     installer = _installer(tmp_path, "false")
@@ -254,13 +250,7 @@ def test_build_messages_omit_small_packages_and_heartbeats_become_less_frequent(
     lines.clear()
     for _ in range(20):
         narration.add_silence()
-    assert [line.rpartition(": ")[2] for line in lines] == [
-        "5 s.",
-        "10 s.",
-        "20 s.",
-        "40 s.",
-        "80 s.",
-    ]
+    assert [line.rpartition(": ")[2] for line in lines] == ["5 s.", "10 s.", "20 s.", "40 s.", "80 s."]
 
 
 def test_excessive_installer_output_is_limited() -> None:

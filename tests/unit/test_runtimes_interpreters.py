@@ -46,9 +46,7 @@ def test_interpreter_search_skips_an_interpreter_that_does_not_respond(
 
 
 @pytest.mark.parametrize("directory", ["shims", "bin"])
-def test_interpreter_search_skips_shims_and_broken_interpreters(
-    tmp_path: Path, directory: str
-) -> None:
+def test_interpreter_search_skips_shims_and_broken_interpreters(tmp_path: Path, directory: str) -> None:
     if directory == "shims":
         shim = _fake(tmp_path / directory / "python3.96", (3, 96, 0))
     else:

@@ -53,9 +53,7 @@ def test_finished_directory_of_a_read_only_cache_is_used_without_writing(tmp_pat
     remove_tree(final)
 
 
-def test_service_completes_interrupted_builds_except_those_with_unusable_locks(
-    tmp_path: Path,
-) -> None:
+def test_service_completes_interrupted_builds_except_those_with_unusable_locks(tmp_path: Path) -> None:
     """A lock file that is a directory causes an OSError other than PermissionError, like a read-only disk."""
     shelf, finished = Shelf(tmp_path), list[str]()
     finals = [shelf.put(key, _fill, finish=_interrupt) for key in ("first", "second")]
@@ -72,9 +70,7 @@ def _interrupt(_: Path) -> None:
     raise BuildFailed("The service is being stopped.")
 
 
-def test_permissions_of_link_targets_outside_a_new_environment_are_not_changed(
-    tmp_path: Path,
-) -> None:
+def test_permissions_of_link_targets_outside_a_new_environment_are_not_changed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("not ours")

@@ -58,9 +58,7 @@ class ProgressListener:
                 self._news.clear()
 
 
-async def test_second_request_for_a_running_build_waits_for_that_build(
-    workers: ThreadPoolExecutor,
-) -> None:
+async def test_second_request_for_a_running_build_waits_for_that_build(workers: ThreadPoolExecutor) -> None:
     flights, build = SingleFlight[str](workers), Build()
     early, late = ProgressListener(), ProgressListener()
     first = asyncio.create_task(flights.run("key", build, early))

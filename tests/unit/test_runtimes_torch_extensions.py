@@ -24,9 +24,7 @@ def _extensions(site: Path) -> list[str]:
     return sorted(path.name for path in site.rglob("*.so") if "torch/" not in str(path))
 
 
-def test_extensions_with_gpu_libraries_are_removed_next_to_a_cpu_only_pytorch(
-    tmp_path: Path,
-) -> None:
+def test_extensions_with_gpu_libraries_are_removed_next_to_a_cpu_only_pytorch(tmp_path: Path) -> None:
     """Files in the installer's cache that are hard-linked to the removed files remain."""
     site = _site(tmp_path / "site", torch="libtorch_cpu.so")
     kept = tmp_path / "cached.py"
@@ -38,9 +36,7 @@ def test_extensions_with_gpu_libraries_are_removed_next_to_a_cpu_only_pytorch(
     assert kept.read_text() == "def _load_library(name): ...\n"
 
 
-def test_extensions_with_gpu_libraries_are_removed_from_a_layer_on_cpu_only_pytorch(
-    tmp_path: Path,
-) -> None:
+def test_extensions_with_gpu_libraries_are_removed_from_a_layer_on_cpu_only_pytorch(tmp_path: Path) -> None:
     layer = _site(tmp_path / "layer")
     remove_unusable_extensions(layer, _site(tmp_path / "base", torch="libtorch_cpu.so"))
     assert _extensions(layer) == []
@@ -49,18 +45,14 @@ def test_extensions_with_gpu_libraries_are_removed_from_a_layer_on_cpu_only_pyto
 @pytest.mark.parametrize(
     ("torch", "needs"), [("libtorch_cuda.so", b"libtorch_cuda.so"), ("libtorch_cpu.so", b"")]
 )
-def test_compatible_torch_extensions_are_not_removed(
-    tmp_path: Path, torch: str, needs: bytes
-) -> None:
+def test_compatible_torch_extensions_are_not_removed(tmp_path: Path, torch: str, needs: bytes) -> None:
     site = _site(tmp_path, torch=torch, needs=needs)
     remove_unusable_extensions(site)
     assert _extensions(site) == ["_C.so", "_torchaudio.abi3.so"]
     assert "_absent" not in (site / "torchvision/extension.py").read_text()
 
 
-def test_files_behind_links_in_a_layer_are_not_removed_as_unusable_extensions(
-    tmp_path: Path,
-) -> None:
+def test_files_behind_links_in_a_layer_are_not_removed_as_unusable_extensions(tmp_path: Path) -> None:
     """Otherwise the service would read and write files outside the layer (path traversal)."""
     elsewhere = _site(tmp_path / "elsewhere")
     layer = tmp_path / "layer"

@@ -32,19 +32,11 @@ def test_wait_reason_shows_the_free_resources_of_full_nodes() -> None:
     """spec/operations#why-it-waits: the message compares the request with the free resources of the nodes."""
     cluster = SimulatedCluster([node("a", 8, gpus=4), node("b", 8, gpus=2)])
     cluster.run(gang(1, 2, gpus=3), "a", until=NOW + 5)
-    cluster.wait(
-        gang(2, 2, gpus=4), gang(3, 8), gang(4, 1, replicas=3, gpus=2), gang(5, 1, memory=64)
-    )
-    assert (
-        explanation(cluster, 2).message
-        == f"needs 4 {T4} on one node, and at most 2 are free on one now"
-    )
+    cluster.wait(gang(2, 2, gpus=4), gang(3, 8), gang(4, 1, replicas=3, gpus=2), gang(5, 1, memory=64))
+    assert explanation(cluster, 2).message == f"needs 4 {T4} on one node, and at most 2 are free on one now"
     assert explanation(cluster, 2).blockers == (gang(1).name,)
     cluster.run(gang(6, 2), "b")
-    assert (
-        explanation(cluster, 3).message
-        == "needs 8 CPUs on one node, and at most 6 are free on one now"
-    )
+    assert explanation(cluster, 3).message == "needs 8 CPUs on one node, and at most 6 are free on one now"
     assert explanation(cluster, 4).message == (
         f"needs capacity for 3 replicas of 1 CPU and 2 {T4}, and there is capacity for 1 now"
     )
@@ -76,9 +68,7 @@ def test_wait_reason_shows_resources_used_outside_the_service() -> None:
     assert explanation(single, 2).message == "needs 4 CPUs, 6 of 8 are used outside the service"
     assert explanation(single, 3).message == f"needs 1 {T4}, 2 of 2 are used outside the service"
     single.run(gang(1, 1), "a")
-    assert (
-        explanation(single, 2).message == "needs 4 CPUs, 1 of 8 are used by job 1 and 6 by others"
-    )
+    assert explanation(single, 2).message == "needs 4 CPUs, 1 of 8 are used by job 1 and 6 by others"
 
 
 def test_wait_reason_shows_the_used_up_quota() -> None:

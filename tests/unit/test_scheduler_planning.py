@@ -6,15 +6,7 @@ from tests.unit.clusters import NOW, REGION, SECOND, STRICT, V100, SimulatedClus
 from trainshed.core.capacity import NodeCondition, QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler import planning
-from trainshed.scheduler.model import (
-    Admit,
-    GangRequest,
-    GangState,
-    Place,
-    Policy,
-    Preempt,
-    StockOut,
-)
+from trainshed.scheduler.model import Admit, GangRequest, GangState, Place, Policy, Preempt, StockOut
 
 MAX_WAIT = STRICT.patience
 CPUS = "cpus_n1_e2"
@@ -28,9 +20,7 @@ def test_fair_share_uses_the_dominant_resource_of_a_project() -> None:
     cluster = SimulatedCluster([node("a", 8, gpus=2), node("b", 8)])
     cluster.run(gang(1, 1, gpus=2, project="devices"), "a")
     cluster.run(gang(2, 4, project="cpus"), "b")
-    cluster.wait(
-        gang(3, 11, project="devices"), gang(4, 4, project="cpus"), gang(5, 4, project="devices")
-    )
+    cluster.wait(gang(3, 11, project="devices"), gang(4, 4, project="cpus"), gang(5, 4, project="devices"))
     assert cluster.admitted_jobs()[0] == 4
 
 
@@ -152,9 +142,7 @@ def test_waiting_job_is_admitted_as_soon_as_the_retry_delay_has_passed() -> None
     ],
     ids=["gpus", "no-gpus", "cpus", "memory", "combination", "gang"],
 )  # fmt: skip
-def test_job_that_no_node_can_ever_run_is_rejected_as_stock_out(
-    wanted: GangRequest, reason: str
-) -> None:
+def test_job_that_no_node_can_ever_run_is_rejected_as_stock_out(wanted: GangRequest, reason: str) -> None:
     """spec/queue#capacity: current usage does not matter, and the reason names the missing resource."""
     cluster = SimulatedCluster([node("a", 8, gpus=2, kind=V100), node("b", 16)])
     cluster.run(gang(9, 16), "b")
@@ -202,9 +190,7 @@ def test_displaced_replica_is_placed_before_waiting_jobs_and_on_a_different_node
 
 
 @pytest.mark.parametrize("policy", [STRICT, Policy()], ids=["strict", "relaxed"])
-def test_displaced_replica_returns_to_the_old_node_only_without_alternatives(
-    policy: Policy,
-) -> None:
+def test_displaced_replica_returns_to_the_old_node_only_without_alternatives(policy: Policy) -> None:
     """spec/failures#maintenance: another node is preferred, and a drained node is never used."""
     cluster = SimulatedCluster([node("a", 4)], policy)
     cluster.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))

@@ -64,9 +64,7 @@ def gangs(draw: st.DrawFn, uid: int) -> GangRequest:
     )
 
 
-conditions = st.sampled_from(
-    [NodeCondition.READY] * 4 + [NodeCondition.DRAINED, NodeCondition.GONE]
-)
+conditions = st.sampled_from([NodeCondition.READY] * 4 + [NodeCondition.DRAINED, NodeCondition.GONE])
 
 
 @st.composite
@@ -80,9 +78,7 @@ def node_lists(draw: st.DrawFn) -> list[NodeCapacity]:
         if draw(st.booleans()):
             theirs = ((kind, draw(st.integers(0, gpus))),) if gpus else ()
             others = OthersUse(draw(st.integers(0, cpus)), draw(st.integers(0, memory)), theirs)
-        nodes.append(
-            NodeCapacity(f"n{i}", cpus, memory, devices, others, condition=draw(conditions))
-        )
+        nodes.append(NodeCapacity(f"n{i}", cpus, memory, devices, others, condition=draw(conditions)))
     return nodes
 
 
@@ -125,9 +121,7 @@ def lose(cluster: SimulatedCluster, state: GangState, at: int) -> None:
 
 def ages_of(group: Group) -> tuple[Any, ...]:
     buckets = sorted([entry.age for entry in bucket] for bucket in group.buckets.values())
-    heads = sorted(
-        (person, [entry.age for entry in heads]) for person, heads in group.heads.items()
-    )
+    heads = sorted((person, [entry.age for entry in heads]) for person, heads in group.heads.items())
     return buckets, heads, [entry.age for entry in group.waiting]
 
 
@@ -223,9 +217,7 @@ def test_outdated_scheduling_decisions_never_exceed_the_capacity_of_a_node(
         cluster.snapshot.put(state_after(cluster.snapshot.entries[decision.uid].state, decision))
     for decision in made.decisions:
         if is_still_valid(cluster.snapshot, planned, decision):
-            cluster.snapshot.put(
-                state_after(cluster.snapshot.entries[decision.uid].state, decision)
-            )
+            cluster.snapshot.put(state_after(cluster.snapshot.entries[decision.uid].state, decision))
     if cluster.policy.strict:
         assert {n for n, node in cluster.snapshot.nodes.items() if min(node.free) < 0} <= overloaded
     for meter in cluster.snapshot.meters.values():
@@ -233,13 +225,9 @@ def test_outdated_scheduling_decisions_never_exceed_the_capacity_of_a_node(
 
 
 @given(random_clusters())
-def test_incrementally_updated_scheduler_snapshot_equals_a_new_snapshot(
-    cluster: SimulatedCluster,
-) -> None:
+def test_incrementally_updated_scheduler_snapshot_equals_a_new_snapshot(cluster: SimulatedCluster) -> None:
     """Equal states give equal plans, regardless of the order of the changes."""
-    rebuilt = SimulatedCluster(
-        reversed(list(cluster.nodes.values())), cluster.policy, cluster.quotas
-    )
+    rebuilt = SimulatedCluster(reversed(list(cluster.nodes.values())), cluster.policy, cluster.quotas)
     for state in sorted(cluster.states.values(), key=lambda s: -s.gang.uid):
         rebuilt.put(state)
     # Reservations of the last plan are part of the state, since they come first.
@@ -299,9 +287,7 @@ def test_preemption_stops_no_unnecessary_jobs(cluster: SimulatedCluster) -> None
 
 
 @given(random_clusters())
-def test_job_that_preempts_spot_jobs_starts_after_a_single_grace_period(
-    cluster: SimulatedCluster,
-) -> None:
+def test_job_that_preempts_spot_jobs_starts_after_a_single_grace_period(cluster: SimulatedCluster) -> None:
     """spec/queue#spot: if only spot jobs occupy the capacity of the next job, it starts when they have
     ended."""
     owner = gang(1000, 2, replicas=2, priority=9)
@@ -350,9 +336,7 @@ def test_every_job_eventually_starts(cluster: SimulatedCluster, spans: Sequence[
 
 @settings(max_examples=20)
 @given(
-    st.sampled_from(
-        [Policy(strict=True, patience=MAX_WAIT), Policy(max_replicas=8, patience=MAX_WAIT)]
-    ),
+    st.sampled_from([Policy(strict=True, patience=MAX_WAIT), Policy(max_replicas=8, patience=MAX_WAIT)]),
     st.integers(2, 8),
     st.lists(st.integers(1, 4), min_size=10, max_size=10),
     st.lists(st.sampled_from(["p", "q", "r"]), min_size=10, max_size=10),

@@ -29,18 +29,14 @@ def wait_message(cluster: SimulatedCluster, uid: int) -> str:
 
 
 def test_replicas_are_placed_only_on_nodes_that_accept_the_machine_type() -> None:
-    cluster = SimulatedCluster(
-        [node("gpu", accepts=accepting(0)), node("all", accepts=accepting(0, 1, 2))]
-    )
+    cluster = SimulatedCluster([node("gpu", accepts=accepting(0)), node("all", accepts=accepting(0, 1, 2))])
     cluster.wait(gang(1, 4, machine="a2-highgpu-1g"), gang(2, 4, machine="n1-standard-4"))
     # The node that accepts the fewest machine types is filled first.
     assert admitted_nodes(cluster) == {1: {"gpu"}, 2: {"all"}}
 
 
 def test_job_waits_if_only_nodes_for_other_machine_types_have_capacity() -> None:
-    cluster = SimulatedCluster(
-        [node("gpu", accepts=accepting(0)), node("rest", accepts=accepting(2))]
-    )
+    cluster = SimulatedCluster([node("gpu", accepts=accepting(0)), node("rest", accepts=accepting(2))])
     cluster.run(gang(1, 8, machine="a2-highgpu-1g"), "gpu")
     cluster.wait(gang(2, 4, machine="a2-highgpu-1g"))
     assert not admitted_nodes(cluster)
@@ -58,9 +54,7 @@ def test_job_waits_if_only_nodes_for_other_machine_types_have_capacity() -> None
 def test_stock_out_reason_names_the_partition_for_the_machine_type(
     machine: str, cpus: int, gpus: int, reason: str
 ) -> None:
-    cluster = SimulatedCluster(
-        [node("gpu", 8, accepts=accepting(0)), node("rest", 4, accepts=accepting(2))]
-    )
+    cluster = SimulatedCluster([node("gpu", 8, accepts=accepting(0)), node("rest", 4, accepts=accepting(2))])
     cluster.wait(gang(1, cpus, gpus=gpus, machine=machine))
     (refused,) = plan(cluster.snapshot.copy(), NOW).decisions
     assert isinstance(refused, StockOut) and refused.reason.startswith(reason)
@@ -68,9 +62,7 @@ def test_stock_out_reason_names_the_partition_for_the_machine_type(
 
 
 def test_displaced_replica_moves_only_to_nodes_for_the_same_machine_type() -> None:
-    cluster = SimulatedCluster(
-        [node(name, accepts=accepting(way)) for name, way in (("a", 0), ("b", 2))]
-    )
+    cluster = SimulatedCluster([node(name, accepts=accepting(way)) for name, way in (("a", 0), ("b", 2))])
     job = gang(1, 1, 2, machine="a2-highgpu-1g")
     cluster.run(job, "a")
     primary, worker = (replica for replica, _ in job.replicas)

@@ -53,9 +53,7 @@ async def test_failed_start_of_the_bucket_process_is_retried(
     """A temporary lack of memory or processes must not end all access to buckets."""
     setup = setup_in(tmp_path)
     with caplog.at_level(logging.WARNING):
-        spawning = Spawning(
-            [OSError(errno.ENOMEM, "Cannot allocate memory"), OSError(errno.EAGAIN)]
-        )
+        spawning = Spawning([OSError(errno.ENOMEM, "Cannot allocate memory"), OSError(errno.EAGAIN)])
         monkeypatch.setattr(children, "spawn_buckets", spawning)
         monkeypatch.setattr(children, "RESTART_DELAY", 0.01)
         keeper = BucketKeeper(setup, Listeners.open(setup))

@@ -70,9 +70,7 @@ async def test_error_of_a_missing_secret_contains_the_name_of_the_secret(safe: S
     assert "first" not in str(refused.value)
 
 
-async def test_secret_that_cannot_be_decrypted_causes_a_service_failure(
-    safe: Safe, tmp_path: Path
-) -> None:
+async def test_secret_that_cannot_be_decrypted_causes_a_service_failure(safe: Safe, tmp_path: Path) -> None:
     await safe.add("db", "first")
     other = safe.by(Sealer(tmp_path / "missing.key", {}))
     with pytest.raises(LaunchRejected, match="is missing") as refused:
@@ -88,9 +86,7 @@ async def test_launch_plan_with_secret_values_lists_these_values_for_masking(saf
     await safe.add("api", "k-e-y")
     plain = plan(A="b")
     secretive = plan(DB=f"x{mark_secret('db', '')}", ARG=mark_secret("api", ""))
-    launches = await reveal_secrets(
-        [plain, secretive, replace(secretive, incarnation=2)], safe.vault
-    )
+    launches = await reveal_secrets([plain, secretive, replace(secretive, incarnation=2)], safe.vault)
     assert launches[0] == (plain, ()) and launches[0][0] is plain
     (shown, masked), (again, _) = launches[1:]
     assert dict(shown.environ)["DB"] == "xfir\ufdd0st" and shown.argv == ("prog", "k-e-y")

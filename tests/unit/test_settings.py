@@ -65,9 +65,7 @@ def test_command_line_and_environment_override_the_settings_file(
         'data = "~nobody-of-that-name/data"',
     ],
 )
-def test_error_of_an_invalid_setting_names_the_setting_and_the_file(
-    tmp_path: Path, line: str
-) -> None:
+def test_error_of_an_invalid_setting_names_the_setting_and_the_file(tmp_path: Path, line: str) -> None:
     text = settings_error(tmp_path, line)
     assert str(tmp_path / "c.toml") in text and line.split(" ", maxsplit=1)[0] in text
 
@@ -110,9 +108,7 @@ def test_settings_error_lists_all_faults_with_suggestions(
     assert "--nodes: 0 is not 1 or more" in lines
     assert "TRAINSHED_GRACE: '-1' is not 0 or more" in lines
     assert "--isolation: 'vm' is not one of own-user, root, user, session." in lines
-    assert (
-        f"{config}: capacity: 'strikt' is not one of relaxed, strict. Did you mean strict?" in lines
-    )
+    assert f"{config}: capacity: 'strikt' is not one of relaxed, strict. Did you mean strict?" in lines
     assert any("unknown setting 'node'. Did you mean nodes" in line for line in lines)
     assert any(line.startswith(f"{config}: failure_rules[0].name: ") for line in lines)
     assert any("Did you mean us-central1" in line for line in lines)
@@ -169,9 +165,7 @@ def test_settings_page_lists_every_setting_with_the_default_value() -> None:
     rows = [row.strip("| ").split("|") for row in page.splitlines() if row.startswith("| `")]
     documented = [tuple(cell.strip().strip("`") for cell in row[:4]) for row in rows]
     options = {
-        option.name: option.opts[0]
-        for option in command.params
-        if option.name in Settings.__struct_fields__
+        option.name: option.opts[0] for option in command.params if option.name in Settings.__struct_fields__
     }
     places = {"data": "~/.trainshed", "cache": "~/.cache/trainshed"}
     words = {"None": "", "False": "false", "True": "true"}

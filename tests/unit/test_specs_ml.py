@@ -60,10 +60,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "job id beginning with a digit": (ml_job(job_id="1job"), "job_id"),
     "long job id": (ml_job(job_id="j" * 129), "job_id"),
     "no training input": ({"jobId": "job_1"}, "training_input"),
-    "prediction input": (
-        {**ml_job(), "predictionInput": {"region": "us-central1"}},
-        "prediction_input",
-    ),
+    "prediction input": ({**ml_job(), "predictionInput": {"region": "us-central1"}}, "prediction_input"),
     "unknown scale tier": (ml_job(scaleTier="HUGE"), "scale_tier"),
     "master type on a tier": (ml_job(masterType="n1-standard-4"), "master_type"),
     "worker count on a tier": (ml_job(scaleTier=None, workerCount="1"), "worker_count"),
@@ -84,10 +81,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "GPU count": (gpus("NVIDIA_TESLA_K80", "3"), f"{ACCELERATORS}.count"),
     "GPU without count": (gpus("NVIDIA_TESLA_K80", None), f"{ACCELERATORS}.count"),
     "A2 without its GPUs": (custom(masterType="a2-highgpu-1g"), f"{ACCELERATORS}.type"),
-    "disk type": (
-        disk(bootDiskType="hyperdisk-balanced"),
-        "master_config.disk_config.boot_disk_type",
-    ),
+    "disk type": (disk(bootDiskType="hyperdisk-balanced"), "master_config.disk_config.boot_disk_type"),
     "disk size": (disk(bootDiskSizeGb=10), "master_config.disk_config.boot_disk_size_gb"),
     "unknown runtime": (ml_job(runtimeVersion="9.9", pythonVersion=None), "runtime_version"),
     "Python 2.7 on 2.6": (ml_job(pythonVersion="2.7"), "python_version"),
@@ -173,9 +167,7 @@ def test_runtime_version_error_has_the_public_text() -> None:
 @pytest.mark.parametrize(
     ("version", "python"), [("1.14", "3.5"), ("1.15", "3.7"), ("2.11", "3.7"), ("1.2", "2.7")]
 )
-def test_omitted_python_version_is_the_default_of_the_runtime_version(
-    version: str, python: str
-) -> None:
+def test_omitted_python_version_is_the_default_of_the_runtime_version(version: str, python: str) -> None:
     """spec/submit#defaults: each runtime version has a default Python version."""
     spec = spec_of(ml_job(runtimeVersion=version, pythonVersion=None))
     assert spec.pool(0).program.runtime.python_version == python
@@ -225,9 +217,7 @@ def test_ml_roles_without_an_image_use_the_master_image() -> None:
         ("example.com/p/own:1", "container"),
     ],
 )
-def test_container_image_with_packages_runs_the_python_module_of_the_request(
-    uri: str, family: str
-) -> None:
+def test_container_image_with_packages_runs_the_python_module_of_the_request(uri: str, family: str) -> None:
     """facts/packaging#runtime-versions: the older PyTorch images accept packages and a module. Custom images
     install packages as in the Vertex API."""
     program = spec_of(image(uri, **PACKAGE)).pool(0).program

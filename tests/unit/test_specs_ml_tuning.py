@@ -6,15 +6,7 @@ from typing import Any
 from tests.unit.specs_requests import FakeRuntimes, Request, ml_job, rejected_fields
 from trainshed.core.job import JobDraft, JobSpec
 from trainshed.core.specs.ml import parse_job
-from trainshed.core.study.spec import (
-    Algorithm,
-    Goal,
-    MedianStopping,
-    Metric,
-    Parameter,
-    ParameterType,
-    Scale,
-)
+from trainshed.core.study.spec import Algorithm, Goal, MedianStopping, Metric, Parameter, ParameterType, Scale
 from trainshed.core.tuning.records import TuningSpec
 
 PARAMS, PREVIOUS = "hyperparameters.params[0]", "hyperparameters.resume_previous_job_id"
@@ -56,26 +48,17 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "no type": (rate(type=None), f"{PARAMS}.type"),
     "duplicate parameter name": (tuned_job(RATE, RATE), "hyperparameters.params[1].parameter_name"),
     "logarithm of 0": (rate(minValue=None), f"{PARAMS}.scale_type"),
-    "fractional bound of an integer": (
-        rate(type="INTEGER", maxValue=2.5, minValue=1),
-        f"{PARAMS}.max_value",
-    ),
+    "fractional bound of an integer": (rate(type="INTEGER", maxValue=2.5, minValue=1), f"{PARAMS}.max_value"),
     "no categories": (categories(), f"{PARAMS}.categorical_values"),
     "categories with a bound": (categories("a", maxValue=1.0), f"{PARAMS}.max_value"),
     "categories with a scale": (categories("a", scaleType=LOG), f"{PARAMS}.scale_type"),
-    "unordered discrete values": (
-        rate(type="DISCRETE", discreteValues=[2, 1]),
-        f"{PARAMS}.discrete_values",
-    ),
+    "unordered discrete values": (rate(type="DISCRETE", discreteValues=[2, 1]), f"{PARAMS}.discrete_values"),
     "grid of doubles": (tuned_job(algorithm="GRID_SEARCH"), "hyperparameters.algorithm"),
     "more parallel trials than trials": (
         tuned_job(maxParallelTrials=2),
         "hyperparameters.max_parallel_trials",
     ),
-    "more failures than trials": (
-        tuned_job(maxFailedTrials=2),
-        "hyperparameters.max_failed_trials",
-    ),
+    "more failures than trials": (tuned_job(maxFailedTrials=2), "hyperparameters.max_failed_trials"),
     "metric tag reserved by hypertune": (
         tuned_job(hyperparameterMetricTag="trial"),
         "hyperparameters.hyperparameter_metric_tag",
@@ -93,9 +76,7 @@ def test_each_violation_in_ml_hyperparameters_names_the_invalid_field() -> None:
 
 def test_error_of_an_ml_tuning_job_lists_violations_of_job_and_hyperparameters() -> None:
     """spec/submit#refusals: one error contains the violations of both parts."""
-    request = ml_job(
-        region="mars", hyperparameters={"params": [{"type": "DOUBLE"}], "maxTrials": -5}
-    )
+    request = ml_job(region="mars", hyperparameters={"params": [{"type": "DOUBLE"}], "maxTrials": -5})
     assert set(violations(request)) == {
         "region",
         f"{PARAMS}.parameter_name",

@@ -55,10 +55,7 @@ def tuning_inputs(**changes: Any) -> Request:
 
 
 def parse(
-    request: Request,
-    data: Request | None = None,
-    max_trials: int = 0,
-    dataset: Dataset | None = None,
+    request: Request, data: Request | None = None, max_trials: int = 0, dataset: Dataset | None = None
 ) -> ParsedPipeline:
     return parse_pipeline(
         request,
@@ -116,14 +113,8 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         f"{DATA}.gcs_destination.output_uri_prefix",
     ),
     "BigQuery destination": (pipeline(inputDataConfig=TABLES), f"{DATA}.bigquery_destination"),
-    "two splits": (
-        data(fractionSplit={}, predefinedSplit={"key": "k"}),
-        f"{DATA}.predefined_split",
-    ),
-    "fractions above 1": (
-        data(fractionSplit={"trainingFraction": 0.8, "testFraction": 0.3}),
-        FRACTIONS,
-    ),
+    "two splits": (data(fractionSplit={}, predefinedSplit={"key": "k"}), f"{DATA}.predefined_split"),
+    "fractions above 1": (data(fractionSplit={"trainingFraction": 0.8, "testFraction": 0.3}), FRACTIONS),
     "negative fraction": (data(fractionSplit={"testFraction": -0.1}), f"{FRACTIONS}.test_fraction"),
     "split without a column": (data(predefinedSplit={}), f"{DATA}.predefined_split.key"),
     "split by time": (data(timestampSplit={"key": "when"}), f"{DATA}.timestamp_split"),
@@ -131,10 +122,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "split by labels": (data(filterSplit={"trainingFilter": "labels.a=1"}), f"{DATA}.filter_split"),
     "annotation schema": (data(annotationSchemaUri="file.yaml"), f"{DATA}.annotation_schema_uri"),
     "saved query": (data(savedQueryId="1"), f"{DATA}.saved_query_id"),
-    "persisted split assignment": (
-        data(persistMlUseAssignment=True),
-        f"{DATA}.persist_ml_use_assignment",
-    ),
+    "persisted split assignment": (data(persistMlUseAssignment=True), f"{DATA}.persist_ml_use_assignment"),
 }
 
 
@@ -152,9 +140,7 @@ def test_pipeline_error_lists_all_violations() -> None:
         "modelId": "-",
         "inputDataConfig": {},
     }
-    wrong = tuning_inputs(
-        trialJobSpec={"workerPoolSpecs": [pool(replicaCount="2")]}, maxTrialCount=0
-    )
+    wrong = tuning_inputs(trialJobSpec={"workerPoolSpecs": [pool(replicaCount="2")]}, maxTrialCount=0)
     assert set(violations(request, wrong)) == {
         "display_name",
         "model_to_upload.display_name",
@@ -260,9 +246,7 @@ def test_all_trials_of_a_tuning_pipeline_use_the_dataset_of_the_pipeline() -> No
         ),
     ],
 )
-def test_dataset_split_rule_is_parsed(
-    changes: Request, of: Dataset, rule: SplitRule, ending: str
-) -> None:
+def test_dataset_split_rule_is_parsed(changes: Request, of: Dataset, rule: SplitRule, ending: str) -> None:
     plan = job_spec(parse(data(**changes), dataset=of)).data
     assert plan is not None and plan.rule == rule
     assert f"/dataset-123-{ending}-2025" in plan.directory
@@ -279,7 +263,5 @@ def test_dataset_split_rule_is_parsed(
         ({}, dataset_of(DatasetKind.TEXT), "dataset_id"),
     ],
 )
-def test_split_that_does_not_match_the_dataset_is_rejected(
-    changes: Request, of: Dataset, field: str
-) -> None:
+def test_split_that_does_not_match_the_dataset_is_rejected(changes: Request, of: Dataset, field: str) -> None:
     assert list(violations(data(**changes), dataset=of)) == [f"{DATA}.{field}"]

@@ -101,10 +101,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "safety metric": (metrics({**MINIMIZED, "safetyConfig": {}}), f"{METRICS}[0].safety_config"),
     "white space in an id": (study(double("a b")), f"{FIRST}.parameter_id"),
     "zero byte in an id": (study(double("a\0")), f"{FIRST}.parameter_id"),
-    "duplicate parameter ID": (
-        study(double(), integer("x")),
-        "study_spec.parameters[1].parameter_id",
-    ),
+    "duplicate parameter ID": (study(double(), integer("x")), "study_spec.parameters[1].parameter_id"),
     "two value specs": (study({**double(), **integer("x")}), f"{FIRST}.integer_value_spec"),
     "no bounds": (study(without("double")), f"{DOUBLE}.max_value"),
     "infinite bound": (study(without("double", maxValue="Infinity")), f"{DOUBLE}.max_value"),
@@ -120,10 +117,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "no categories": (study(without("categorical")), f"{CATEGORICAL}.values"),
     "duplicate category": (study(categorical("c", "a", "a")), f"{CATEGORICAL}.values[1]"),
     "default outside the bounds": (with_default(double(), 2.5), f"{DOUBLE}.default_value"),
-    "default that is not a category": (
-        with_default(categorical(), "z"),
-        f"{CATEGORICAL}.default_value",
-    ),
+    "default that is not a category": (with_default(categorical(), "z"), f"{CATEGORICAL}.default_value"),
     "grid of doubles": (study(algorithm="GRID_SEARCH"), "study_spec.algorithm"),
     "stopping configuration": (
         study(studyStoppingConfig={"maxNumTrials": 7}),
@@ -131,14 +125,8 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     ),
     "children of a double": (study(nest(double(), parentIntValues={"values": ["1"]})), CONDITIONAL),
     "child without condition": (study(nest(categorical())), PARENT_VALUES),
-    "condition of another kind": (
-        study(nest(integer("m"), parentCategoricalValues=A)),
-        PARENT_VALUES,
-    ),
-    "empty condition": (
-        study(nest(categorical(), parentCategoricalValues={})),
-        f"{PARENT_VALUES}.values",
-    ),
+    "condition of another kind": (study(nest(integer("m"), parentCategoricalValues=A)), PARENT_VALUES),
+    "empty condition": (study(nest(categorical(), parentCategoricalValues={})), f"{PARENT_VALUES}.values"),
     "condition outside the parent": (
         study(nest(integer("m"), parentIntValues={"values": ["1", "10"]})),
         f"{CONDITIONAL}[0].parent_int_values.values[1]",
@@ -159,10 +147,7 @@ def test_each_violation_in_a_study_request_names_the_invalid_field() -> None:
 def test_study_error_lists_all_violations() -> None:
     """spec/submit#refusals: this includes violations of conditional parameters below an invalid one."""
     request = study(
-        {
-            "parameterId": "",
-            "conditionalParameterSpecs": [child(double("y", low=5), parentIntValues={})],
-        },
+        {"parameterId": "", "conditionalParameterSpecs": [child(double("y", low=5), parentIntValues={})]},
         metrics=[{"metricId": "a b"}],
         medianAutomatedStoppingSpec={},
         convexAutomatedStoppingSpec={},
@@ -225,9 +210,7 @@ def test_conditional_parameters_are_flattened_depth_first() -> None:
             categorical(
                 conditionalParameterSpecs=[
                     child(
-                        integer(
-                            "layers", conditionalParameterSpecs=[child(double("rate"), **units)]
-                        ),
+                        integer("layers", conditionalParameterSpecs=[child(double("rate"), **units)]),
                         parentCategoricalValues=A,
                     ),
                     child(
@@ -349,9 +332,7 @@ def choices(draw: st.DrawFn, depth: int = 0) -> Request:
     return categorical(draw(st.sampled_from("xyz")), conditionalParameterSpecs=below)
 
 
-def flat(
-    tree: Request, parent: int, when: list[str], out: list[tuple[str, int, list[str]]]
-) -> None:
+def flat(tree: Request, parent: int, when: list[str], out: list[tuple[str, int, list[str]]]) -> None:
     out.append((tree["parameterId"], parent, when))
     place = len(out) - 1
     for item in tree["conditionalParameterSpecs"]:
@@ -371,9 +352,7 @@ def has_clash(nodes: list[tuple[str, int, list[str]]]) -> bool:
 
 
 @given(choices())
-def test_duplicate_ids_are_rejected_only_if_both_parameters_can_be_active_together(
-    tree: Request,
-) -> None:
+def test_duplicate_ids_are_rejected_only_if_both_parameters_can_be_active_together(tree: Request) -> None:
     """facts/tuning#vertex: parameters with the same ID require disjoint conditions at some level of the
     tree."""
     nodes: list[tuple[str, int, list[str]]] = []

@@ -5,14 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.specs_requests import (
-    FakeRuntimes,
-    Request,
-    container,
-    custom_job,
-    pool,
-    rejected_fields,
-)
+from tests.unit.specs_requests import FakeRuntimes, Request, container, custom_job, pool, rejected_fields
 from trainshed.core.job import JobDraft
 from trainshed.core.names import Api
 from trainshed.core.specs.tuning import parse_tuning_job
@@ -38,9 +31,7 @@ def tuning_job(**changes: Any) -> Request:
 
 
 def parse(request: Request, max_trials: int = 0) -> JobDraft[TuningSpec]:
-    return parse_tuning_job(
-        request, region="us-central1", runtimes=FakeRuntimes(), max_trials=max_trials
-    )
+    return parse_tuning_job(request, region="us-central1", runtimes=FakeRuntimes(), max_trials=max_trials)
 
 
 def violations(request: Request, max_trials: int = 0) -> dict[str, str]:
@@ -56,15 +47,10 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "negative number of failures": (tuning_job(maxFailedTrialCount=-1), "max_failed_trial_count"),
     "more failures than trials": (tuning_job(maxFailedTrialCount=13), "max_failed_trial_count"),
     "unknown machine type of a trial": (
-        tuning_job(
-            trialJobSpec={"workerPoolSpecs": [pool(machineSpec={"machineType": "n1-standard-99"})]}
-        ),
+        tuning_job(trialJobSpec={"workerPoolSpecs": [pool(machineSpec={"machineType": "n1-standard-99"})]}),
         "trial_job_spec.worker_pool_specs[0].machine_spec.machine_type",
     ),
-    "two objectives": (
-        study(metrics=[LOSS, {"metricId": "b", "goal": "MAXIMIZE"}]),
-        "study_spec.metrics",
-    ),
+    "two objectives": (study(metrics=[LOSS, {"metricId": "b", "goal": "MAXIMIZE"}]), "study_spec.metrics"),
     "metric ID reserved by hypertune": (
         study(metrics=[{"metricId": "global_step", "goal": "MAXIMIZE"}]),
         "study_spec.metrics[0].metric_id",

@@ -17,9 +17,7 @@ def test_discontinued_accelerator_is_accepted_with_a_warning() -> None:
     assert notice.startswith(
         "The public services no longer offer NVIDIA_TESLA_K80. This service accepts the job"
     )
-    assert not parse(with_gpus("NVIDIA_TESLA_P100", 1)).spec.warnings, (
-        "the public services still offer these"
-    )
+    assert not parse(with_gpus("NVIDIA_TESLA_P100", 1)).spec.warnings, "the public services still offer these"
 
 
 def test_valid_vertex_job_is_parsed_with_all_fields() -> None:
@@ -92,9 +90,7 @@ def test_vertex_scheduling_fields_are_parsed() -> None:
     assert spec.scheduling.disable_retries
     assert spec.scheduling.strategy is Strategy.STANDARD
     assert parse(custom_job(scheduling={"timeout": "1.5s"})).spec.scheduling.timeout == 15 * 10**8
-    assert (
-        parse(custom_job(scheduling={"strategy": "SPOT"})).spec.scheduling.strategy is Strategy.SPOT
-    )
+    assert parse(custom_job(scheduling={"strategy": "SPOT"})).spec.scheduling.strategy is Strategy.SPOT
 
 
 def test_prebuilt_image_reads_packages_and_module_from_arguments() -> None:

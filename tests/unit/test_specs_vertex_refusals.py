@@ -37,10 +37,7 @@ COUNT = f"{MACHINE}.accelerator_count"
 FAULT_OF_THE_FIRST_POOL: dict[str, tuple[Request, str]] = {
     "two primaries": (pool(replicaCount="2"), f"{FIRST}.replica_count"),
     "no primary": (pool(replicaCount=None), f"{FIRST}.replica_count"),
-    "disk too large": (
-        pool(diskSpec={"bootDiskSizeGb": 64_001}),
-        f"{FIRST}.disk_spec.boot_disk_size_gb",
-    ),
+    "disk too large": (pool(diskSpec={"bootDiskSizeGb": 64_001}), f"{FIRST}.disk_spec.boot_disk_size_gb"),
     "no program": (pool(pythonPackageSpec=None), CONTAINER),
     "two programs": (pool(containerSpec={"imageUri": CUSTOM_IMAGE}), CONTAINER),
     "no executor": (package(executorImageUri=None), EXECUTOR),
@@ -54,10 +51,7 @@ FAULT_OF_THE_FIRST_POOL: dict[str, tuple[Request, str]] = {
     "prebuilt image without a command": (container(imageUri=SKLEARN), COMMAND),
     "mapped image without a command": (container(imageUri=MAPPED_IMAGE), COMMAND),
     "prebuilt image with arguments only": (container(imageUri=SKLEARN, args=["--x"]), COMMAND),
-    "invalid variable name": (
-        container(env=variables({"GOOD": "", "1BAD": "x"})),
-        f"{ENV}[1].name",
-    ),
+    "invalid variable name": (container(env=variables({"GOOD": "", "1BAD": "x"})), f"{ENV}[1].name"),
     "command as one string": (container(command=["python3 -m x", "y"]), COMMAND),
     "short name of a prebuilt image": (container(imageUri="sklearn-cpu.1-6:slim"), IMAGE),
     "command split into characters": (container(command=[*"python3 -m x"]), COMMAND),
@@ -66,10 +60,7 @@ FAULT_OF_THE_FIRST_POOL: dict[str, tuple[Request, str]] = {
     "101 variables": (container(env=[{"name": f"V{i}"} for i in range(101)]), ENV),
     "zero byte in a variable": (container(env=variables({"V": "a\0b"})), f"{ENV}[0].value"),
     "long arguments": (container(args=["x" * 50_001, "y" * 50_000]), f"{CONTAINER}.args"),
-    "NFS": (
-        pool(nfsMounts=[{"server": "10.0.0.1", "path": "p", "mountPoint": "m"}]),
-        f"{FIRST}.nfs_mounts",
-    ),
+    "NFS": (pool(nfsMounts=[{"server": "10.0.0.1", "path": "p", "mountPoint": "m"}]), f"{FIRST}.nfs_mounts"),
     "Lustre": (pool(lustreMounts=[{"filesystem": "f"}]), f"{FIRST}.lustre_mounts"),
 }
 ONE_FAULT: dict[str, tuple[Request, str]] = {
@@ -80,10 +71,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "first pool skipped": (custom_job({}, pool()), FIRST),
     "no count": (custom_job(pool(), pool(replicaCount=None)), f"{POOLS}[1].replica_count"),
     "negative count": (custom_job(pool(), pool(replicaCount="-1")), f"{POOLS}[1].replica_count"),
-    "too large count": (
-        custom_job(pool(), pool(replicaCount="9" * 18)),
-        f"{POOLS}[1].replica_count",
-    ),
+    "too large count": (custom_job(pool(), pool(replicaCount="9" * 18)), f"{POOLS}[1].replica_count"),
     "more replicas than addresses": (custom_job(pool(), pool(replicaCount="1990")), POOLS),
     "no machine": (machine(), f"{MACHINE}.machine_type"),
     "unknown machine": (machine(machineType="n1-standard4"), f"{MACHINE}.machine_type"),
@@ -100,15 +88,9 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         f"{POOLS}[2].container_spec.image_uri",
     ),
     "empty output directory": (custom_job(baseOutputDirectory={}), OUTPUT),
-    "invalid bucket name": (
-        custom_job(baseOutputDirectory={"outputUriPrefix": "gs://Bucket/x"}),
-        OUTPUT,
-    ),
+    "invalid bucket name": (custom_job(baseOutputDirectory={"outputUriPrefix": "gs://Bucket/x"}), OUTPUT),
     "tensorboard": (custom_job(tensorboard="tb"), "job_spec.tensorboard"),
-    "endless timeout": (
-        custom_job(scheduling={"timeout": "315576000000s"}),
-        "job_spec.scheduling.timeout",
-    ),
+    "endless timeout": (custom_job(scheduling={"timeout": "315576000000s"}), "job_spec.scheduling.timeout"),
     "label key beginning with a dash": (labelled_job(**{"-a": "b"}), "labels.-a"),
     "label value with a space": (labelled_job(team="a b"), "labels.team"),
     "long label value": (labelled_job(team="x" * 64), "labels.team"),

@@ -142,11 +142,7 @@ def test_incomplete_last_log_line_is_read_when_complete(tmp_path: Path) -> None:
 
 
 def test_corrupt_log_lines_are_skipped(tmp_path: Path) -> None:
-    garbled = [
-        b'{"n":1,"t":17\x00\x00\xff\n',
-        b"\n",
-        stored_line(1, T0 + 1)[:12] + stored_line(2, T0 + 2),
-    ]
+    garbled = [b'{"n":1,"t":17\x00\x00\xff\n', b"\n", stored_line(1, T0 + 1)[:12] + stored_line(2, T0 + 2)]
     write(tmp_path, PRIMARY, [stored_line(0, T0), *garbled, stored_line(3, T0 + 3)])
     expected = [("workerpool0-0", 1, 0), ("workerpool0-0", 1, 3)]
     assert page_keys(tmp_path) == expected
@@ -174,11 +170,7 @@ def logs(draw: st.DrawFn) -> list[tuple[ReplicaId, int, list[tuple[int, int]]]]:
     """Generate (replica, attempt, [(time step, length of the text)]) for up to five small logs."""
     step = st.tuples(st.integers(1, 3), st.sampled_from([1, 30, 5000, 70_000]))
     places = draw(
-        st.lists(
-            st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(1, 2)),
-            unique=True,
-            max_size=5,
-        )
+        st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(1, 2)), unique=True, max_size=5)
     )
     return [
         (ReplicaId(pool, index), attempt, draw(st.lists(step, max_size=12)))
@@ -202,11 +194,7 @@ def test_pages_and_follower_return_every_log_line_once_in_order(
         for n, (wait, length) in enumerate(steps):
             at += wait
             write(
-                root,
-                replica,
-                [stored_line(n, at, "x" * length)],
-                attempt=attempt,
-                first=n - n % per_segment,
+                root, replica, [stored_line(n, at, "x" * length)], attempt=attempt, first=n - n % per_segment
             )
             expected.append((at, replica.pool, replica.index, attempt, n))
     expected.sort(reverse=descending)
@@ -228,15 +216,10 @@ def test_pages_and_follower_return_every_log_line_once_in_order(
     assert sorted(read_new(root, {}), key=lambda name: name.partition("/")[0]) == names
 
 
-def test_page_of_a_long_log_parses_few_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_of_a_long_log_parses_few_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count, per_segment = 60_000, 20_000
     for first in range(0, count, per_segment):
-        lines = (
-            stored_line(n, T0 + n * 10, "step " + "x" * 80)
-            for n in range(first, first + per_segment)
-        )
+        lines = (stored_line(n, T0 + n * 10, "step " + "x" * 80) for n in range(first, first + per_segment))
         assert write(tmp_path, PRIMARY, lines, first=first).stat().st_size > 2_000_000
     parsed: list[bytes] = []
     decode = segments.decode_entry

@@ -20,9 +20,7 @@ def report(at: int, step: int, incarnation: int = 1, **values: float) -> dict[st
     return {"at": at * SECOND, "step": step, "values": values, "incarnation": incarnation}
 
 
-def write(
-    root: Path, *entries: dict[str, object], attempt: int = 1, replica: str = "workerpool0-0"
-) -> Path:
+def write(root: Path, *entries: dict[str, object], attempt: int = 1, replica: str = "workerpool0-0") -> Path:
     directory = root / str(JOB) / str(attempt) / replica
     directory.mkdir(parents=True)
     path = directory / "metrics.jsonl"
@@ -38,13 +36,7 @@ def test_newest_measurement_of_a_step_wins_across_attempts(tmp_path: Path) -> No
     """spec/tuning#measurements, spec/failures#lost-replicas: a restarted trial repeats measurements of its
     previous attempt."""
     attempt_ten = [start(300), report(310, 1, loss=0.3)]
-    write(
-        tmp_path,
-        start(100),
-        report(110, 1, loss=0.9),
-        report(111, 1, loss=0.8),
-        report(112, 2, loss=0.7),
-    )
+    write(tmp_path, start(100), report(110, 1, loss=0.9), report(111, 1, loss=0.8), report(112, 2, loss=0.7))
     write(tmp_path, *attempt_ten, attempt=10)
     write(tmp_path, start(200), report(210, 1, loss=0.4), attempt=2)
     assert read(tmp_path) == (

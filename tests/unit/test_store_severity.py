@@ -56,9 +56,7 @@ WARNING, ERROR, CRITICAL = Severity.WARNING, Severity.ERROR, Severity.CRITICAL
         ("NOTICE: service", NOTICE),
     ],
 )
-def test_log_level_in_a_line_decides_the_severity_of_the_log_entry(
-    text: str, severity: Severity
-) -> None:
+def test_log_level_in_a_line_decides_the_severity_of_the_log_entry(text: str, severity: Severity) -> None:
     assert read_line(OUT, text) == Reading(severity, text)
     assert read_line(ERR, text) == Reading(severity, text)
 
@@ -100,9 +98,7 @@ def test_line_without_a_log_level_has_the_default_severity_of_stdout_or_stderr(t
         ("37it [00:02, 17.2it/s]", INFO),
     ],
 )
-def test_warning_and_progress_texts_change_severity_only_on_stderr(
-    text: str, severity: Severity
-) -> None:
+def test_warning_and_progress_texts_change_severity_only_on_stderr(text: str, severity: Severity) -> None:
     assert read_line(ERR, text).severity is severity
     assert read_line(OUT, text).severity is INFO
 
@@ -160,9 +156,7 @@ def never(_: str) -> bool:
 
 @settings(max_examples=500)
 @given(st.sampled_from((Stream.STDOUT, Stream.STDERR)), TEXTS)
-def test_fast_severity_detection_returns_the_severity_of_the_full_parser(
-    stream: Stream, text: str
-) -> None:
+def test_fast_severity_detection_returns_the_severity_of_the_full_parser(stream: Stream, text: str) -> None:
     severity = severity_of(stream, text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "begins_plainly", never)
@@ -175,14 +169,7 @@ def test_fast_severity_detection_returns_the_severity_of_the_full_parser(
     [
         *("", "a", "A", "Epoch 1", "Ep=1 level=warn", "loss=0.5", "ERROR: x", "E1120 05:54:33 x"),
         *("\x1b[31mERROR: x", "Red \x1b[31mERROR", "host:12:34 [0] NCCL WARN x", "1 of 2", "Ärger"),
-        *(
-            "error: 0.03",
-            "5%| | x",
-            "[INFO] x",
-            '{"severity": "ERROR", "message": "m"}',
-            "{x",
-            "{}",
-        ),
+        *("error: 0.03", "5%| | x", "[INFO] x", '{"severity": "ERROR", "message": "m"}', "{x", "{}"),
         *("2026-11-20 05:54:33 WARN x", " indented", "Traceback (most", "UserWarning: x", "INFO x"),
     ],
 )
@@ -194,10 +181,7 @@ def test_fast_parser_for_streamed_lines_returns_the_results_of_the_normal_parser
     own = _stored_line(7, stream, line)
     for block, numbers in (
         (own, [7]),
-        (
-            b"\n".join((_stored_line(6, OUT, "plain"), own, _stored_line(8, OUT, "plain"))),
-            [6, 7, 8],
-        ),
+        (b"\n".join((_stored_line(6, OUT, "plain"), own, _stored_line(8, OUT, "plain"))), [6, 7, 8]),
     ):
         shown = display_lines(block)
         assert [int(n) for n, *_ in shown] == numbers

@@ -20,9 +20,7 @@ def start(at: int, number: int = 1, *gpus: str) -> dict[str, Any]:
     return {"started": at * SECOND, "incarnation": number, "limit": 1000, "cpus": 4, "gpus": gpus}
 
 
-def look(
-    at: int, cpu: float, memory: int = 100, *gpus: list[float | None], last: bool = False
-) -> Any:
+def look(at: int, cpu: float, memory: int = 100, *gpus: list[float | None], last: bool = False) -> Any:
     entry: dict[str, Any] = {"at": at * SECOND, "cpu": cpu, "memory": memory, "peak": memory + 1}
     return entry | {"processes": 2, "gpus": gpus} | ({"last": True} if last else {})
 
@@ -67,9 +65,7 @@ def test_measured_cpu_and_gpu_usage_includes_only_replicas_with_records(tmp_path
     use = Use("p", "", (), "job", "a", own, 0, 100 * SECOND, "n1", "L4", 2, 8.0, 0, 2)
     gpu: list[float | None] = [20.0, 7, 16, 8]
     silent: list[float | None] = [None, 7, 16, 8]
-    write(
-        tmp_path, start(10), look(30, 40.0, 1, gpu, last=True), start(40, 2), look(90, 60.0, 1, gpu)
-    )
+    write(tmp_path, start(10), look(30, 40.0, 1, gpu, last=True), start(40, 2), look(90, 60.0, 1, gpu))
     write(tmp_path, start(10), look(90, 9.0, 1, silent), replica=ReplicaId(1, 0))
     used = with_busy_processors(use, read(tmp_path))
     assert (used.busy_cpus, used.busy_gpus) == (1.0, 0.4)

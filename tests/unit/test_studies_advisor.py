@@ -38,9 +38,7 @@ async def advisor() -> AsyncIterator[ProcessAdvisor]:
 SEEN = (TrialData(1, TrialState.SUCCEEDED, (("x", 0.5),), Measurement(((METRIC, 0.5),), 1)),)
 
 
-async def test_advisor_process_returns_the_suggestions_of_the_algorithm(
-    advisor: ProcessAdvisor,
-) -> None:
+async def test_advisor_process_returns_the_suggestions_of_the_algorithm(advisor: ProcessAdvisor) -> None:
     """spec/tuning#algorithms: repeated calls return the same result as the algorithm in this process."""
     answer = await advisor.suggest(spec(), SEEN, 3, 7)
     assert answer == algorithm_for(Algorithm.RANDOM_SEARCH).suggest(spec(), SEEN, 3, 7)

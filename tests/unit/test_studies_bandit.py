@@ -79,9 +79,7 @@ def check_share(holds: Callable[[int], bool], *, share: float, seeds: int) -> No
         kept += holds(seed)
         if kept == enough:
             return
-    raise AssertionError(
-        f"{kept} of {seeds} seeds keep it; {enough} would, if {share:.0%} of all do"
-    )
+    raise AssertionError(f"{kept} of {seeds} seeds keep it; {enough} would, if {share:.0%} of all do")
 
 
 def test_bandit_algorithm_is_far_better_than_random_search() -> None:
@@ -89,9 +87,7 @@ def test_bandit_algorithm_is_far_better_than_random_search() -> None:
     search. A parameter tree also covers the case without conditions."""
     random = median(best(play(RandomSearch(), TREE, mixed_loss, 30, seed)) for seed in range(9))
     check_share(
-        lambda seed: best(play(BANDIT, TREE, mixed_loss, 30, seed)) < 0.1 * random,
-        share=0.8,
-        seeds=10,
+        lambda seed: best(play(BANDIT, TREE, mixed_loss, 30, seed)) < 0.1 * random, share=0.8, seeds=10
     )
 
 
@@ -104,8 +100,7 @@ def test_maximizing_a_metric_gives_the_suggestions_of_minimizing_the_negated_met
     up = StudySpec(FLAT.parameters, (Metric("loss", Goal.MAXIMIZE),))
     trials = play_trials(12)
     flipped = [
-        finished_trial(trial.number, trial.parameters, -bowl(dict(trial.parameters)))
-        for trial in trials
+        finished_trial(trial.number, trial.parameters, -bowl(dict(trial.parameters))) for trial in trials
     ]
     assert BANDIT.suggest(up, flipped, 1, 7) == BANDIT.suggest(FLAT, trials, 1, 7)
 
@@ -129,20 +124,12 @@ def test_suggestions_for_parallel_trials_have_a_minimum_distance(known: int) -> 
 
 def test_suggestions_in_a_space_of_integer_parameters_are_not_repeated() -> None:
     spec = StudySpec(
-        (
-            Parameter("n", ParameterType.INTEGER, 1, 3000),
-            Parameter("m", ParameterType.INTEGER, 1, 3),
-        ),
-        (LOSS,),
+        (Parameter("n", ParameterType.INTEGER, 1, 3000), Parameter("m", ParameterType.INTEGER, 1, 3)), (LOSS,)
     )
 
     def holds(seed: int) -> bool:
         trials = play(
-            BANDIT,
-            spec,
-            lambda values: abs(float(values["n"]) - 777) + float(values["m"]),
-            25,
-            seed,
+            BANDIT, spec, lambda values: abs(float(values["n"]) - 777) + float(values["m"]), 25, seed
         )
         assert len({trial.parameters for trial in trials}) == 25
         return best(trials) < 20
@@ -166,9 +153,7 @@ def test_bandit_algorithm_avoids_regions_with_infeasible_trials() -> None:
 
 def test_bandit_algorithm_covers_the_pareto_front_of_several_objectives() -> None:
     """spec/tuning#objectives: the trials cover the whole Pareto front instead of one corner."""
-    spec = StudySpec(
-        cube(2, 0.0, 1.0), (Metric("near", Goal.MINIMIZE), Metric("far", Goal.MAXIMIZE))
-    )
+    spec = StudySpec(cube(2, 0.0, 1.0), (Metric("near", Goal.MINIMIZE), Metric("far", Goal.MAXIMIZE)))
 
     def holds(seed: int) -> bool:
         trials: list[Trial] = []
@@ -176,13 +161,9 @@ def test_bandit_algorithm_covers_the_pareto_front_of_several_objectives() -> Non
             (point,) = BANDIT.suggest(spec, [*map(trial_data, trials)], 1, seed).parameters
             x, y = (float(value) for _, value in point)
             final = Measurement((("near", x * x + y * y), ("far", -((x - 1) ** 2) - y * y)))
-            trials.append(
-                Trial(StudyUid(1), number, TrialState.SUCCEEDED, point, created=0, final=final)
-            )
+            trials.append(Trial(StudyUid(1), number, TrialState.SUCCEEDED, point, created=0, final=final))
         front = optimal_trials(spec, trials)
-        nears = sorted(
-            float(trial.final.value("near") or 0.0) for trial in front if trial.final is not None
-        )
+        nears = sorted(float(trial.final.value("near") or 0.0) for trial in front if trial.final is not None)
         return len(front) >= 8 and nears[0] < 0.05 and nears[-1] > 0.8
 
     check_share(holds, share=0.8, seeds=10)
@@ -234,10 +215,7 @@ def test_predicted_curve_of_a_study_fixes_undrawn_parameters_at_the_best_trial()
         (RATE, [pending(1, (("rate", 0.1),))], "rate", "measured 0 so far"),
         (
             StudySpec(LISTED, (LOSS,)),
-            [
-                finished_trial(n, (("kind", "a"), ("size", 1), ("alone", "only")), n)
-                for n in (1, 2, 3)
-            ],
+            [finished_trial(n, (("kind", "a"), ("size", 1), ("alone", "only")), n) for n in (1, 2, 3)],
             "width",
             "best trial, 1",
         ),

@@ -105,8 +105,7 @@ def test_model_of_a_long_study_uses_only_best_newest_and_sampled_trials() -> Non
     period."""
     spec = StudySpec(cube(1), (LOSS,))
     trials = [
-        finished_trial(number, (("x0", 0.0),), float((number * 7919) % 20000))
-        for number in range(1, 20001)
+        finished_trial(number, (("x0", 0.0),), float((number * 7919) % 20000)) for number in range(1, 20001)
     ]
     shown = choose(spec, [*trials, *(pending(number, ()) for number in range(20001, 20201))])
     numbers = [trial.number for trial in shown.done]

@@ -10,15 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.contract.studies.parameter_trees import (
-    LISTED,
-    LOSS,
-    cube,
-    finished_trial,
-    legal,
-    pending,
-    trees,
-)
+from tests.contract.studies.parameter_trees import LISTED, LOSS, cube, finished_trial, legal, pending, trees
 from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Parameter, ParameterType, Scale, StudySpec
 from trainshed.studies.port import TrialData
@@ -52,9 +44,7 @@ def test_decoded_parameter_points_are_valid_and_encode_to_the_original_point(
 
 
 @given(trees(), st.integers(0, 2**32))
-def test_rounding_a_point_to_valid_parameters_is_idempotent(
-    tree: tuple[Parameter, ...], seed: int
-) -> None:
+def test_rounding_a_point_to_valid_parameters_is_idempotent(tree: tuple[Parameter, ...], seed: int) -> None:
     space = Space(tree)
     wild = np.random.default_rng(seed).normal(0.5, 1.0, (4, space.width))
     once = space.snap(wild)
@@ -104,18 +94,12 @@ def test_grid_search_skips_existing_trials() -> None:
 def test_grid_contains_each_valid_point_once(tree: tuple[Parameter, ...]) -> None:
     spec, points = StudySpec(tree, (LOSS,)), list(islice(grid(tree), 300))
     assert all(legal(spec, point) for point in points)
-    if all(
-        parameter.low != parameter.high
-        for parameter in tree
-        if parameter.type is ParameterType.DOUBLE
-    ):
+    if all(parameter.low != parameter.high for parameter in tree if parameter.type is ParameterType.DOUBLE):
         assert len(set(points)) == len(points)
 
 
 def test_grid_of_a_double_parameter_has_even_steps_on_the_parameter_scale() -> None:
-    spec = StudySpec(
-        (Parameter("rate", ParameterType.DOUBLE, 1e-10, 1.0, scale=Scale.LOG),), (LOSS,)
-    )
+    spec = StudySpec((Parameter("rate", ParameterType.DOUBLE, 1e-10, 1.0, scale=Scale.LOG),), (LOSS,))
     points = exhaust_grid(spec, [])
     assert len(points) == STEPS
     values = [float(point[0][1]) for point in points]

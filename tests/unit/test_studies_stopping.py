@@ -19,9 +19,7 @@ RULE = MedianStopping()
 
 
 def study(
-    goal: Goal = Goal.MAXIMIZE,
-    selection: Selection = Selection.LAST,
-    rule: MedianStopping | None = RULE,
+    goal: Goal = Goal.MAXIMIZE, selection: Selection = Selection.LAST, rule: MedianStopping | None = RULE
 ) -> StudySpec:
     return StudySpec((), (Metric("m", goal),), selection=selection, median_stopping=rule)
 
@@ -29,8 +27,7 @@ def study(
 def curve(number: int, values: Sequence[float], *, over: bool = True) -> Curve:
     """Return a curve with one measurement per step and ten seconds per step."""
     measurements = tuple(
-        Measurement((("m", value),), step, step * 10 * NS)
-        for step, value in enumerate(values, start=1)
+        Measurement((("m", value),), step, step * 10 * NS) for step, value in enumerate(values, start=1)
     )
     return Curve(number, measurements, over)
 
@@ -49,9 +46,7 @@ def negate(trial: Curve) -> Curve:
 
 
 FINISHED = [curve(i, rising(0.5 + 0.04 * i, 8 + i % 3)) for i in range(1, 11)]
-FINISHED.append(
-    curve(11, [-1.7e308] * 2)
-)  # A diverged trial: the sum of its values exceeds the float range.
+FINISHED.append(curve(11, [-1.7e308] * 2))  # A diverged trial: the sum of its values exceeds the float range.
 HOPELESS = curve(99, rising(0.3)[:30], over=False)
 PROMISING = curve(98, rising(0.95)[:30], over=False)
 
@@ -84,9 +79,7 @@ def test_early_stopping_stops_a_hopeless_trial_and_continues_a_promising_trial(g
     ],
     ids=["few finished", "nothing measured", "all pending"],
 )
-def test_early_stopping_waits_for_enough_finished_trials(
-    trial: Curve, others: Sequence[Curve]
-) -> None:
+def test_early_stopping_waits_for_enough_finished_trials(trial: Curve, others: Sequence[Curve]) -> None:
     """spec/tuning#early-stopping: the verdict contains the reason "Too early"."""
     decision = decide(study(), trial, others)
     assert not decision.should_stop
@@ -95,9 +88,7 @@ def test_early_stopping_waits_for_enough_finished_trials(
 
 def test_early_stopping_needs_a_rule_a_running_trial_and_a_single_objective() -> None:
     over = Curve(99, HOPELESS.measurements, True)
-    two = StudySpec(
-        (), (Metric("m", Goal.MAXIMIZE), Metric("n", Goal.MAXIMIZE)), median_stopping=RULE
-    )
+    two = StudySpec((), (Metric("m", Goal.MAXIMIZE), Metric("n", Goal.MAXIMIZE)), median_stopping=RULE)
     for decision in (
         decide(study(rule=None), HOPELESS, FINISHED),
         decide(study(), over, FINISHED),
@@ -112,9 +103,7 @@ def test_early_stopping_needs_a_rule_a_running_trial_and_a_single_objective() ->
     st.lists(st.lists(st.floats(-1, 1), min_size=5, max_size=12), min_size=6, max_size=9),
     st.lists(st.floats(-1, 1), min_size=1, max_size=12),
 )
-@example(
-    Goal.MAXIMIZE, Selection.LAST, [[0.1] * 3] * 6, [0.1] * 3
-)  # The sum of these values is rounded up.
+@example(Goal.MAXIMIZE, Selection.LAST, [[0.1] * 3] * 6, [0.1] * 3)  # The sum of these values is rounded up.
 def test_best_trial_so_far_is_never_stopped(
     goal: Goal, selection: Selection, others: list[list[float]], own: list[float]
 ) -> None:

@@ -56,9 +56,7 @@ class StoredReader:
         before = len(self.points)
         for piece in read_new_data(self.directory, self.known, since):
             run = run_of(piece.progress.path)
-            self.points += [
-                (run, scalar.tag, scalar.step, scalar.value) for scalar in piece.scalars
-            ]
+            self.points += [(run, scalar.tag, scalar.step, scalar.value) for scalar in piece.scalars]
             self.known[piece.progress.path] = piece.progress
         return [point[1:] for point in self.points[before:]]
 
@@ -210,9 +208,7 @@ def test_oversized_event_records_are_skipped(
     assert reader.read() == [("acc", 1, 1), ("acc", 2, 2)]
 
 
-def test_links_and_special_files_are_not_read_as_event_files(
-    tmp_path: Path, clock: TickingClock
-) -> None:
+def test_links_and_special_files_are_not_read_as_event_files(tmp_path: Path, clock: TickingClock) -> None:
     """A program can create anything there: links out of the directory (path traversal), pipes, hard links."""
     EventWriter(tmp_path / "secret", clock).scalar("acc", 0.25, 1)
     secret, place = event_file(tmp_path / "secret"), tmp_path / "jobs" / "3"

@@ -11,14 +11,7 @@ from typing import Any
 import pytest
 
 from trainshed.api.calls.http import serve_logged
-from trainshed.telemetry.lines import (
-    OWN_DISTRIBUTIONS,
-    JsonLines,
-    TextLines,
-    about,
-    configure,
-    request_id,
-)
+from trainshed.telemetry.lines import OWN_DISTRIBUTIONS, JsonLines, TextLines, about, configure, request_id
 from trainshed.telemetry.meters import Meters
 
 log = logging.getLogger("trainshed.test")
@@ -40,10 +33,7 @@ class FormattedLog:
 @pytest.fixture
 def log_levels() -> Iterator[None]:
     """Restores the levels of the loggers after the test."""
-    root, loggers = (
-        logging.getLogger(),
-        [logging.getLogger(name) for name in ("", *OWN_DISTRIBUTIONS)],
-    )
+    root, loggers = (logging.getLogger(), [logging.getLogger(name) for name in ("", *OWN_DISTRIBUTIONS)])
     handlers, kept = root.handlers[:], [logger.level for logger in loggers]
     yield
     root.handlers[:] = handlers
@@ -114,9 +104,7 @@ def test_log_level_setting_applies_only_to_loggers_of_this_project(
     assert first == {"trainshed.a": own, "trainshed_tracking.a": own, "library": others}
 
 
-def request_app(
-    path: str, sent: bytes | None, *, status: int = 200
-) -> tuple[dict[bytes, bytes], str]:
+def request_app(path: str, sent: bytes | None, *, status: int = 200) -> tuple[dict[bytes, bytes], str]:
     """Send a request. Return the response's headers, and the request ID while the request was handled."""
     seen: list[str] = []
     started: list[dict[str, Any]] = []

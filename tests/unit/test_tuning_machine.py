@@ -112,9 +112,7 @@ def test_tuning_job_fails_with_a_reason_if_the_first_finished_trial_fails() -> N
     subject = ends(play(), None)
     assert subject.job.outcome is not None
     assert subject.job.state is not S.FAILED, "the other trials still run"
-    assert {uid for uid, _ in machine.to_cancel(subject.job)} == {
-        r.job for r in subject.job.running
-    }
+    assert {uid for uid, _ in machine.to_cancel(subject.job)} == {r.job for r in subject.job.running}
     assert {cause for _, cause in machine.to_cancel(subject.job)} == {CancelCause.PARENT}
     subject.execute_cancels().run_step()
     assert subject.job.state is S.FAILED
@@ -167,9 +165,7 @@ def test_early_stopped_trial_succeeds_with_the_last_measurement_as_final() -> No
     trial = subject.trials[2]
     assert (trial.state, trial.stopped_early) == (TrialState.SUCCEEDED, True)
     assert trial.final is not None and trial.final.value(METRIC) == 0.4
-    assert "was stopped early" in next(
-        e.message for e in subject.timeline if e.kind == "trial_succeeded"
-    )
+    assert "was stopped early" in next(e.message for e in subject.timeline if e.kind == "trial_succeeded")
     assert sorted(subject.trials) == [1, 2, 3, 4]
 
 

@@ -55,9 +55,7 @@ def test_trial_of_a_vertex_tuning_job_has_the_maximum_wait_of_the_request() -> N
     assert trial_spec(spec, 1, ()).scheduling == spec.scheduling
 
 
-VALUES = st.one_of(
-    st.floats(allow_nan=False, allow_infinity=False), st.integers(-(2**53), 2**53), st.text()
-)
+VALUES = st.one_of(st.floats(allow_nan=False, allow_infinity=False), st.integers(-(2**53), 2**53), st.text())
 NAMES = st.text(alphabet="abcdefghij_", min_size=1)
 
 

@@ -51,10 +51,7 @@ def _random(dice: random.Random) -> SimulatedTuning:
     trials = dice.randint(1, 9)
     subject = SimulatedTuning(
         tuning(
-            trials=trials,
-            parallel=dice.randint(1, trials),
-            failed=dice.choice((0, 0, trials)),
-            spec=spec,
+            trials=trials, parallel=dice.randint(1, trials), failed=dice.choice((0, 0, trials)), spec=spec
         ),
         points=dice.choice((None, None, dice.randint(0, 9))),
     )

@@ -50,9 +50,7 @@ def test_usage_of_an_attempt_counts_from_first_program_start_to_attempt_end() ->
     assert (life.job.placed, life.job.state.is_final) == (0, True)
     (use,) = released_use(running, life.job, {})
     assert (use.began, use.ended, use.machine) == (began, life.job.ended, "n1-standard-4")
-    assert released_use(starting, life.job, {}) == (use,), (
-        "the program started and ended between two commits"
-    )
+    assert released_use(starting, life.job, {}) == (use,), "the program started and ended between two commits"
     assert released_use(life.job, life.job, {}) == ()
 
 
@@ -146,10 +144,7 @@ def test_default_user_limit_applies_only_to_users_without_a_personal_limit() -> 
     metric = QuotaKey("p", "us-central1", "cpus_n1_e2", EACH)
     quota = (("cpus_n1_e2", 1.0),)
     cluster = SimulatedCluster([node("a", 8)], quotas={metric: 1, replace(metric, person=BO): 2})
-    gangs = [
-        gang(uid, person=person, quota=quota)
-        for uid, person in enumerate([ANA, ANA, BO, BO, BO], 1)
-    ]
+    gangs = [gang(uid, person=person, quota=quota) for uid, person in enumerate([ANA, ANA, BO, BO, BO], 1)]
     cluster.wait(*gangs)
     assert cluster.admitted_jobs() == [1, 3, 4]
     waiting = explain_wait(cluster.snapshot, JobUid(2), NOW)
@@ -176,9 +171,7 @@ def test_new_user_limit_counts_running_jobs() -> None:
 class Month:
     """A capacity tracker with a monthly budget and jobs of two users, Ana and Bo."""
 
-    def __init__(
-        self, metric: str, limit: float, person: str = "", prices: Prices | None = None
-    ) -> None:
+    def __init__(self, metric: str, limit: float, person: str = "", prices: Prices | None = None) -> None:
         self.running: list[Job] = []
         self.wakes: list[int] = []
         budgets = Budgets(prices or Prices(), self._uses, (50, 90))

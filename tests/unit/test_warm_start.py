@@ -52,9 +52,7 @@ NO_MODULE = "not python3 -m MODULE, python3 -c TEXT or python3 FILE"
         (warm_start_of(()), NO_MODULE),
     ],
 )
-def test_program_that_cannot_use_a_preloader_starts_cold_with_a_reason(
-    warm: WarmStart, why: str
-) -> None:
+def test_program_that_cannot_use_a_preloader_starts_cold_with_a_reason(warm: WarmStart, why: str) -> None:
     assert (warm.runtime, warm.modules) == (None, ())
     assert warm.cold_because and why in warm.cold_because
 
@@ -80,9 +78,7 @@ def test_variables_that_affect_python_imports_prevent_a_warm_start() -> None:
     assert differing({**same, "CUDA_VISIBLE_DEVICES": "0"}) == ("CUDA_VISIBLE_DEVICES",)
 
 
-RUNTIME = PreparedRuntime(
-    "/layer/template", preloadable=Preloadable("/runtime/template", ("torch",))
-)
+RUNTIME = PreparedRuntime("/layer/template", preloadable=Preloadable("/runtime/template", ("torch",)))
 WARM = WarmStart("/runtime/template", ("torch",))
 
 

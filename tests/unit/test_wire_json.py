@@ -77,11 +77,7 @@ def public(kind: str, body: Any) -> Any:
         # output-only fields are ignored with any value (spec/clients#numbers: webAccessUris: {})
         (AI + "CustomJob", {"webAccessUris": {}, "displayName": "a"}, {"displayName": "a"}),
         (AI + "CustomJob", {"state": "NO_SUCH", "error": {"nope": [1]}, "createTime": 5}, {}),
-        (
-            ML + "Job",
-            {"state": "RUNNING", "trainingOutput": {"x": 1}, "jobId": "j"},
-            {"jobId": "j"},
-        ),
+        (ML + "Job", {"state": "RUNNING", "trainingOutput": {"x": 1}, "jobId": "j"}, {"jobId": "j"}),
     ],
 )
 def test_requests_of_real_clients_are_accepted(kind: str, sent: Any, expected: Any) -> None:
@@ -131,8 +127,7 @@ def test_protobuf_any_messages_are_packed_with_the_private_descriptor_pool() -> 
 
 def test_rendered_json_has_sorted_keys_and_enum_names_or_numbers() -> None:
     job = wire.from_public(
-        AI + "CustomJob",
-        {"displayName": "é", "state": "JOB_STATE_RUNNING", "labels": {"b": "2", "a": "1"}},
+        AI + "CustomJob", {"displayName": "é", "state": "JOB_STATE_RUNNING", "labels": {"b": "2", "a": "1"}}
     )
     assert wire.render(wire.to_public(job)) == (
         '{"displayName":"é","labels":{"a":"1","b":"2"},"state":"JOB_STATE_RUNNING"}'.encode()
@@ -169,11 +164,7 @@ POOL: Strategy = st.fixed_dictionaries(
         ),
         "replicaCount": INT64.map(str),
         "containerSpec": st.fixed_dictionaries(
-            {
-                "imageUri": NAMES,
-                "args": st.lists(TEXT, min_size=1),
-                "env": st.lists(ENV, min_size=1),
-            }
+            {"imageUri": NAMES, "args": st.lists(TEXT, min_size=1), "env": st.lists(ENV, min_size=1)}
         ),
         "diskSpec": st.fixed_dictionaries({"bootDiskSizeGb": st.integers(1, 2**31 - 1)}),
     },
@@ -183,9 +174,7 @@ JOBS: Strategy = st.fixed_dictionaries(
     optional={
         "displayName": TEXT.filter(bool),
         "labels": st.dictionaries(NAMES, TEXT, min_size=1, max_size=4),
-        "jobSpec": st.fixed_dictionaries(
-            {"workerPoolSpecs": st.lists(POOL, min_size=1, max_size=3)}
-        ),
+        "jobSpec": st.fixed_dictionaries({"workerPoolSpecs": st.lists(POOL, min_size=1, max_size=3)}),
         "state": st.sampled_from(["JOB_STATE_RUNNING", "JOB_STATE_FAILED"]),
     },
 )
@@ -196,10 +185,7 @@ JOBS: Strategy = st.fixed_dictionaries(
 def test_public_json_is_converted_to_messages_and_back_as_by_protobuf(job: dict[str, Any]) -> None:
     message = wire.from_public(AI + "CustomJob", job)
     assert wire.to_public(message) == job
-    assert (
-        wire.from_public(AI + "CustomJob", json.loads(wire.render(wire.to_public(message))))
-        == message
-    )
+    assert wire.from_public(AI + "CustomJob", json.loads(wire.render(wire.to_public(message)))) == message
     theirs = pool.message_class(AI + "CustomJob")()
     assert json_format.ParseDict(job, theirs, descriptor_pool=pool.pool()) == message
     assert json_format.MessageToDict(theirs, descriptor_pool=pool.pool()) == job
@@ -207,9 +193,7 @@ def test_public_json_is_converted_to_messages_and_back_as_by_protobuf(job: dict[
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
 KEYS = st.sampled_from(

@@ -79,9 +79,7 @@ def violation_of(body: Any) -> tuple[str, str]:
         ),
     ],
 )  # fmt: skip
-def test_invalid_value_is_rejected_with_the_public_error_text(
-    body: Any, field: str, text: str
-) -> None:
+def test_invalid_value_is_rejected_with_the_public_error_text(body: Any, field: str, text: str) -> None:
     """spec/submit#refusals, with the templates of facts/limits#error-texts."""
     assert violation_of(body) == (field, f"Invalid value at '{field}' {text}")
 
@@ -118,10 +116,7 @@ def test_unknown_field_name_is_rejected_with_the_public_error_text(
 
 def test_message_with_two_fields_of_a_oneof_is_rejected() -> None:
     with pytest.raises(WireError) as caught:
-        parse(
-            AI + "CustomJobSpec",
-            {"workerPoolSpecs": [{"containerSpec": {}, "pythonPackageSpec": {}}]},
-        )
+        parse(AI + "CustomJobSpec", {"workerPoolSpecs": [{"containerSpec": {}, "pythonPackageSpec": {}}]})
     (violation,) = caught.value.violations
     assert violation.field == "worker_pool_specs[0].python_package_spec"
     assert violation.description == (
@@ -180,8 +175,7 @@ def test_json_number_above_the_range_of_a_double_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [{"a": 1}, {"@type": "nope"}, {"@type": "type.googleapis.com/no.Such"}, {"@type": 5}, "x"],
+    "value", [{"a": 1}, {"@type": "nope"}, {"@type": "type.googleapis.com/no.Such"}, {"@type": 5}, "x"]
 )
 def test_invalid_protobuf_any_message_is_rejected(value: Any) -> None:
     with pytest.raises(WireError, match=r"google\.protobuf\.Any"):

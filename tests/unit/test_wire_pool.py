@@ -39,9 +39,7 @@ def test_discovery_documents_contain_no_descriptions(api: str) -> None:
 
     def longest(value: object) -> int:
         if isinstance(value, dict):
-            return max(
-                (longest(inner) for inner in cast(dict[str, object], value).values()), default=0
-            )
+            return max((longest(inner) for inner in cast(dict[str, object], value).values()), default=0)
         if isinstance(value, list):
             return max((longest(inner) for inner in cast(list[object], value)), default=0)
         return value.count(" ") if isinstance(value, str) else 0

@@ -87,9 +87,7 @@ SERVICES = {
 
 @pytest.mark.parametrize(("module", "service"), SERVICES.items())
 def test_every_route_of_the_sdk_is_served(module: str, service: str) -> None:
-    transport = importlib.import_module(
-        f"google.cloud.aiplatform_v1.services.{module}.transports.rest_base"
-    )
+    transport = importlib.import_module(f"google.cloud.aiplatform_v1.services.{module}.transports.rest_base")
     base: Any = getattr(transport, f"_Base{service}RestTransport")
     ours = {
         (route.rpc.method, route.verb.lower(), route.template.text, route.body)
@@ -102,9 +100,7 @@ def test_every_route_of_the_sdk_is_served(module: str, service: str) -> None:
             continue
         rpc = name.removeprefix("_Base")
         for option in method._get_http_options():
-            if option["uri"].startswith(
-                "/ui/"
-            ) or f"/google.cloud.aiplatform.v1.{service}/{rpc}" not in (
+            if option["uri"].startswith("/ui/") or f"/google.cloud.aiplatform.v1.{service}/{rpc}" not in (
                 routes.rpcs("aiplatform_v1")
             ):
                 continue

@@ -12,16 +12,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from bench.tuning.engines import Engine
-from bench.tuning.engines.tree import (
-    is_log,
-    key,
-    pending,
-    places,
-    reproducible,
-    seed_of,
-    to_value,
-    walk,
-)
+from bench.tuning.engines.tree import is_log, key, pending, places, reproducible, seed_of, to_value, walk
 from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value
 from trainshed.studies.port import Algorithm, Proposals, TrialData
 
@@ -52,9 +43,7 @@ class OptunaAlgorithm:
         self._optuna = optuna
         self._sampler = sampler
 
-    def suggest(
-        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
-    ) -> Proposals:
+    def suggest(self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int) -> Proposals:
         def propose(known: Sequence[TrialData], number: int) -> TrialData:
             study = self._study(spec, known, seed_of(seed, number))
             trial = study.ask()
@@ -79,9 +68,7 @@ class OptunaAlgorithm:
         study.add_trials([trial for trial in library_trials if trial is not None])
         return study
 
-    def _to_library_trial(
-        self, spec: StudySpec, distributions: Mapping[str, Any], trial: TrialData
-    ) -> Any:
+    def _to_library_trial(self, spec: StudySpec, distributions: Mapping[str, Any], trial: TrialData) -> Any:
         """Convert a trial to the library's trial. Return None for a trial that is infeasible or that the
         library cannot represent."""
         located = places(spec, trial.parameters)
@@ -96,9 +83,7 @@ class OptunaAlgorithm:
                 return None
             how = {"state": states.COMPLETE, "values": values}
         return self._optuna.trial.create_trial(
-            params=parameters,
-            distributions={name: distributions[name] for name in parameters},
-            **how,
+            params=parameters, distributions={name: distributions[name] for name in parameters}, **how
         )
 
 
@@ -107,9 +92,7 @@ def _tpe(optuna: Any, spec: StudySpec, seed: int) -> Any:
     groups = {"multivariate": True, "group": True} if conditional else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna marks the argument `group` as experimental.
-        return optuna.samplers.TPESampler(
-            seed=seed, constant_liar=True, n_startup_trials=STARTUP, **groups
-        )
+        return optuna.samplers.TPESampler(seed=seed, constant_liar=True, n_startup_trials=STARTUP, **groups)
 
 
 def _gp(optuna: Any, spec: StudySpec, seed: int) -> Any:

@@ -98,9 +98,7 @@ def is_log(parameter: Parameter) -> bool:
 
 
 def reproducible(
-    trials: Sequence[TrialData],
-    count: int,
-    propose: Callable[[Sequence[TrialData], int], TrialData],
+    trials: Sequence[TrialData], count: int, propose: Callable[[Sequence[TrialData], int], TrialData]
 ) -> tuple[Parameters, ...]:
     """Return `count` proposals. Each is made while the earlier ones are pending, so that one call for two
     proposals equals two calls for one. `propose` receives the trials, and the number that its proposal will

@@ -67,9 +67,7 @@ LOCATION = "/v1/projects/p1/locations/us-central1"
 
 @dataclass
 class Buckets:
-    locations: dict[str, str] = field(
-        default_factory=lambda: {"bucket": "US", "theirs": "US", "afar": "US"}
-    )
+    locations: dict[str, str] = field(default_factory=lambda: {"bucket": "US", "theirs": "US", "afar": "US"})
     #: The project of each bucket that a test created.
     projects: dict[str, str] = field(default_factory=dict[str, str])
     #: The contents of packages by URI; None for a package that does not exist.
@@ -232,9 +230,7 @@ class ApiService:
         self._epoch = 0
 
     def application(
-        self,
-        mounts: Mapping[str, Application] | None = None,
-        authenticate: Authenticate | None = None,
+        self, mounts: Mapping[str, Application] | None = None, authenticate: Authenticate | None = None
     ) -> ApiApplication:
         """Return the API with its addition and further applications."""
         return ApiApplication(
@@ -289,9 +285,7 @@ class ApiService:
         await self.store.intake.create(*made)
         self.woken += [new.job.uid for new in made]
 
-    async def write(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
-    ) -> None:
+    async def write(self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]) -> None:
         """Record log lines, like an engine (`WriteLog`)."""
         self.written.append((job_uid, attempt, replica, list(lines)))
 
@@ -318,9 +312,7 @@ class ApiService:
         is sent."""
         sent: list[Any] = []
         scope = self._scope(method, path, token, headers)
-        data = (
-            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        )
+        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         messages = iter([{"type": "http.request", "body": data, "more_body": False}])
 
         async def receive() -> dict[str, Any]:
@@ -337,14 +329,10 @@ class ApiService:
         await self.app(scope, receive, send)
         response_headers = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
         return Answer(
-            sent[0]["status"],
-            response_headers,
-            b"".join(part.get("body", b"") for part in sent[1:]),
+            sent[0]["status"], response_headers, b"".join(part.get("body", b"") for part in sent[1:])
         )
 
-    async def result(
-        self, method: str, path: str, body: object = None, *, token: str | None = ""
-    ) -> Any:
+    async def result(self, method: str, path: str, body: object = None, *, token: str | None = "") -> Any:
         """Send a request that must succeed, and return its JSON."""
         answer = await self.call(method, path, body, token=token)
         assert answer.status == 200, answer.body
@@ -354,9 +342,7 @@ class ApiService:
     async def stream(self, path: str, token: str = "") -> AsyncGenerator["Lines"]:
         """Open a stream. Leaving the context disconnects, as a client does."""
         lines = Lines()
-        task = asyncio.create_task(
-            self.app(self._scope("GET", path, token, ()), lines.receive, lines.send)
-        )
+        task = asyncio.create_task(self.app(self._scope("GET", path, token, ()), lines.receive, lines.send))
         try:
             yield lines
         finally:
@@ -376,9 +362,7 @@ class ApiService:
             "path": raw.replace("%2F", "/"),
             "raw_path": raw.encode(),
             "query_string": query.encode(),
-            "headers": pairs
-            if b"host" in dict(pairs)
-            else [(b"host", b"trainshed.example"), *pairs],
+            "headers": pairs if b"host" in dict(pairs) else [(b"host", b"trainshed.example"), *pairs],
             "scheme": "http",
             "client": ("127.0.0.1", 1),
         }
@@ -409,9 +393,7 @@ class ApiService:
         starts = (ReplicaStarted(1, replica.id, 1, at or self.clock) for replica in job.replicas)
         return await self.apply_events(name, *starts, *then)
 
-    async def update_job(
-        self, name: str, commit: Mapping[str, Any] | None = None, **changes: Any
-    ) -> None:
+    async def update_job(self, name: str, commit: Mapping[str, Any] | None = None, **changes: Any) -> None:
         """Act as the controller of a tuning job or pipeline: commit the job with `changes` of its
         fields and with the other fields of a Commit in `commit`. Notify waiting streams."""
         uid = (await self.store.reader.job(JobName.parse(name)))[0].uid

@@ -20,9 +20,7 @@ async def shared_event_loop(anyio_backend: str) -> AsyncIterator[None]:
 @pytest.fixture
 def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApiService]:
     """Use the class that the test module sets as `SERVICE_CLASS`, or else `ApiService`."""
-    service_class: type[ApiService] = getattr(
-        cast(Any, request).module, "SERVICE_CLASS", ApiService
-    )
+    service_class: type[ApiService] = getattr(cast(Any, request).module, "SERVICE_CLASS", ApiService)
     built = service_class(tmp_path)
     yield built
     built.close()

@@ -57,9 +57,7 @@ class FakeAdvisor:
     async def work_off(self, study: StudyUid) -> None:
         """Finish all pending operations of the study."""
         for operation in await self._studies.running_operations(study):
-            done = replace(
-                operation, state=OperationState.SUCCEEDED, updated=self._house.clock + 1_000
-            )
+            done = replace(operation, state=OperationState.SUCCEEDED, updated=self._house.clock + 1_000)
             if operation.kind is OperationKind.SUGGEST:
                 await self._suggest(done)
             else:

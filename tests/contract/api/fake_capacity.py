@@ -3,15 +3,7 @@ applies the drains and quotas in the store."""
 
 from msgspec.structs import replace
 
-from trainshed.core.capacity import (
-    Load,
-    NodeCondition,
-    NodeStatus,
-    Preflight,
-    QuotaKey,
-    QuotaStatus,
-    Waiting,
-)
+from trainshed.core.capacity import Load, NodeCondition, NodeStatus, Preflight, QuotaKey, QuotaStatus, Waiting
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos

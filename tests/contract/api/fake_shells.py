@@ -71,12 +71,7 @@ class FakeShells:
         self.answer = b""
 
     async def open_terminal(
-        self,
-        job_uid: JobUid,
-        attempt: int,
-        replica: ReplicaId,
-        incarnation: int,
-        wish: TerminalRequest,
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, wish: TerminalRequest
     ) -> FakeTerminal:
         if self.refusal:
             raise TerminalRefused(self.refusal)

@@ -43,9 +43,7 @@ class GrpcApiService(ApiService):
             await self.server.stop(0)
             self.close()
 
-    async def send(
-        self, path: str, request: bytes, *, token: str | None = "", **more: Any
-    ) -> bytes:
+    async def send(self, path: str, request: bytes, *, token: str | None = "", **more: Any) -> bytes:
         """Send one unary call. Raises grpc.aio.AioRpcError."""
         metadata = () if token is None else (("authorization", f"Bearer {token or self.token}"),)
         return await self.channel.unary_unary(path)(request, metadata=metadata, **more)
@@ -81,9 +79,7 @@ class GrpcApiService(ApiService):
         if matched is None and (method, raw) == ("POST", "/v2/entries:tail"):
             return await self._first_response(body, token)
         if matched is None:
-            return await super().call(
-                method, path, body, token=token, before_body=before_body, **more
-            )
+            return await super().call(method, path, body, token=token, before_body=before_body, **more)
         route, variables = matched
         if isinstance(body, bytes):
             data = body
@@ -109,9 +105,7 @@ class GrpcApiService(ApiService):
         request = wire_json.from_public("google.logging.v2.TailLogEntriesRequest", body)
         try:
             await self.send(
-                "/google.logging.v2.LoggingServiceV2/TailLogEntries",
-                request.SerializeToString(),
-                token=token,
+                "/google.logging.v2.LoggingServiceV2/TailLogEntries", request.SerializeToString(), token=token
             )
         except grpc.aio.AioRpcError as error:
             return _error_answer(error)

@@ -46,18 +46,14 @@ async def audit(service: ApiService, query: str = "?project=-") -> list[dict[str
     return (await service.result("GET", f"{API_PATH}/audit{query}"))["entries"][::-1]
 
 
-async def test_token_is_returned_once_and_has_its_users_roles(
-    service: ApiServiceWithShells,
-) -> None:
+async def test_token_is_returned_once_and_has_its_users_roles(service: ApiServiceWithShells) -> None:
     made = await token_of(service, note="laptop", days=1)
     assert (await service.call("GET", JOBS, token=made["token"])).status == 200
     assert (await service.call("GET", JOBS.replace("p1", "p2"), token=made["token"])).status == 403
     [listed] = (await service.result("GET", f"{API_PATH}/tokens"))["tokens"]
     assert listed["note"] == "laptop" and "token" not in listed
     assert made["token"] not in json.dumps(await audit(service))
-    with patch.object(
-        service.store.access, "note_uses", side_effect=Unavailable("the disk is full")
-    ):
+    with patch.object(service.store.access, "note_uses", side_effect=Unavailable("the disk is full")):
         await service.keeper.flush()
     await service.keeper.flush()
     assert service.store.access.load()[1] == service.keeper.uses, "when each was used last"
@@ -85,10 +81,7 @@ async def test_deleted_project_loses_its_roles_and_accounts(
     assert deletion["detail"] == {"removed": [f"roles/aiplatform.user user:{ANA}"]}
     assert (await service.call("DELETE", project)).status == 404
     grant = {"role": "roles/viewer", "member": f"user:{ANA}", "project": "vision"}
-    for path, body in (
-        ("/v1/projects", {"projectId": "vision"}),
-        (f"{API_PATH}/access:change", grant),
-    ):
+    for path, body in (("/v1/projects", {"projectId": "vision"}), (f"{API_PATH}/access:change", grant)):
         refused = await service.call("POST", path, body)
         assert "was deleted and its contents are kept" in refused.error["message"]
     undelete = "/v1/projects/vision:undelete"
@@ -108,9 +101,7 @@ async def test_users_list_and_delete_only_their_own_tokens(service: ApiServiceWi
     assert by_program.json == {"tokens": []}
     for target in (other["id"], "bo@corp.example", "nobody@corp.example"):
         refused = await service.call("DELETE", f"{API_PATH}/tokens/{target}", token=first["token"])
-        assert refused.error["message"].startswith(
-            f"The token {target!r} does not exist, or you may"
-        )
+        assert refused.error["message"].startswith(f"The token {target!r} does not exist, or you may")
     await service.result("DELETE", f"{API_PATH}/tokens/{second['id']}", token=first["token"])
     path = f"{API_PATH}/tokens/{ANA.upper()}"
     assert (await service.call("DELETE", path, token=first["token"])).status == 200
@@ -133,10 +124,7 @@ async def test_expired_tokens_do_not_count_against_the_limit(
 async def test_deleted_token_becomes_invalid_for_buckets_when_a_full_disk_has_space_again(
     service: ApiServiceWithShells, tmp_path: Path
 ) -> None:
-    made, buckets = (
-        await token_of(service),
-        TokenFile(tmp_path / FILE, service.jobs, service.now, HOSTS),
-    )
+    made, buckets = (await token_of(service), TokenFile(tmp_path / FILE, service.jobs, service.now, HOSTS))
     shown = partial(buckets.authenticate, f"Bearer {made['token']}")
     (full := tmp_path / f"{FILE}.new").mkdir()
     assert (await service.call("DELETE", f"{API_PATH}/tokens/{made['id']}")).status == 503
@@ -162,9 +150,7 @@ async def test_service_owner_sees_service_wide_grants_in_the_grants_of_a_project
 async def test_every_fault_of_an_access_request_is_reported(service: ApiServiceWithShells) -> None:
     body = {"email": "nobody", "role": "roles/king", "days": -1, "note": "a\nb", "more": 1}
     query = {"project": "p1"}
-    assert violations(await service.call("POST", f"{API_PATH}/tokens", body | query)).keys() == set(
-        body
-    )
+    assert violations(await service.call("POST", f"{API_PATH}/tokens", body | query)).keys() == set(body)
 
 
 async def test_log_streams_opened_with_the_token_of_a_program_end_with_its_job(
@@ -219,16 +205,12 @@ async def test_change_in_all_projects_requires_permission_in_each_project(
 ) -> None:
     """The change must not silently apply only to the caller's only project."""
     owner = add_user(service.tokens, "bo@corp.example", "roles/owner", "p1")
-    answer = await service.call(
-        "POST", f"{API_PATH}/{path}", {**change, "project": "-"}, token=owner
-    )
+    answer = await service.call("POST", f"{API_PATH}/{path}", {**change, "project": "-"}, token=owner)
     assert answer.status == 403
     assert (await service.call("POST", f"{API_PATH}/{path}", change, token=owner)).status == 200
 
 
-async def test_audit_records_each_change_with_user_and_details(
-    service: ApiServiceWithShells,
-) -> None:
+async def test_audit_records_each_change_with_user_and_details(service: ApiServiceWithShells) -> None:
     """The audit log includes changes of job secrets, quotas, shells and roles. Reads and malformed requests
     are not recorded."""
     made = await token_of(service)
@@ -244,8 +226,7 @@ async def test_audit_records_each_change_with_user_and_details(
     quota = {"metric": "cpus_n1_e2", "limit": 8, "project": "p1"}
     await service.call("POST", f"{API_PATH}/quotas:set", {**quota, "region": "us-central1"})
     changes = [
-        (row["who"], row["method"].rpartition(".")[2], row["resource"])
-        for row in await audit(service)
+        (row["who"], row["method"].rpartition(".")[2], row["resource"]) for row in await audit(service)
     ]
     owner = "owner@trainshed.local"
     assert changes == [
@@ -265,9 +246,7 @@ async def test_audit_records_each_change_with_user_and_details(
 
 
 @pytest.mark.parametrize("project", ["p1", str(project_number("p1"))])
-async def test_denied_changes_are_audited_up_to_a_limit(
-    service: ApiServiceWithShells, project: str
-) -> None:
+async def test_denied_changes_are_audited_up_to_a_limit(service: ApiServiceWithShells, project: str) -> None:
     """The entry is in the project's audit log for each form of the project's name. Denied reads are not
     recorded."""
     await token_of(service)
@@ -285,9 +264,7 @@ async def test_denied_changes_are_audited_up_to_a_limit(
     assert [row["method"].rpartition(".")[2] for row in rows] == [
         *("CreateCustomJob", "DeleteCustomJob", "UpdateProject", "Set")
     ]
-    assert {(row["who"], row["answer"]) for row in rows} == {
-        ("bo@corp.example", "PERMISSION_DENIED")
-    }
+    assert {(row["who"], row["answer"]) for row in rows} == {("bo@corp.example", "PERMISSION_DENIED")}
     assert max(len(audit_content(service, row["seq"])) for row in rows) <= 368
     for _ in range(60):
         await service.call("POST", jobs, custom_job(), token=bo)
@@ -308,27 +285,20 @@ async def test_modified_audit_entry_breaks_the_hash_chain(service: ApiServiceWit
     for row in rows:
         content = audit_content(service, row.seq)
         assert row.hash == chain_hash(before, row.at, row.project, content)
-        assert row.hash != chain_hash(
-            before, row.at, row.project, content.replace(b"person", b"people")
-        )
+        assert row.hash != chain_hash(before, row.at, row.project, content.replace(b"person", b"people"))
         assert len(content) + len(row.hash) <= 400
         before = row.hash
     service.clock += 401 * 24 * 3600 * 10**9
     for _ in range(2):
         await token_of(service)
     _, row = await service.store.access.audit_rows(None, None, 10)
-    assert row.hash == chain_hash(before, row.at, "p1", audit_content(service, row.seq)), (
-        "400 days later"
-    )
+    assert row.hash == chain_hash(before, row.at, "p1", audit_content(service, row.seq)), "400 days later"
 
 
 @pytest.mark.parametrize(
     ("change", "answers"),
     [
-        (
-            "UPDATE audit SET content = CAST(replace(content, 'person1', 'me') AS BLOB)",
-            "OK DATA_LOSS OK",
-        ),
+        ("UPDATE audit SET content = CAST(replace(content, 'person1', 'me') AS BLOB)", "OK DATA_LOSS OK"),
         ("UPDATE audit SET content = x'00' WHERE seq = 1", "DATA_LOSS OK OK"),
         ("DELETE FROM audit WHERE seq = 2", "OK DATA_LOSS"),
     ],
@@ -353,9 +323,7 @@ def audit_content(service: ApiService, seq: int) -> bytes:
         return connection.execute("SELECT content FROM audit WHERE seq = ?", (seq,)).fetchone()[0]
 
 
-async def test_project_number_does_not_reveal_another_projects_id(
-    service: ApiServiceWithShells,
-) -> None:
+async def test_project_number_does_not_reveal_another_projects_id(service: ApiServiceWithShells) -> None:
     await service.call("POST", "/v3/projects", {"project_id": "vision"})
     bo = (await token_of(service, "bo@corp.example", project="p2"))["token"]
     path = f"{API_PATH}/quotas?project={project_number('vision')}"
@@ -388,15 +356,10 @@ async def test_change_and_its_audit_entry_are_stored_in_the_same_transaction(
 
 
 @pytest.mark.parametrize(
-    ("verb", "path", "status"),
-    [("POST", JOBS, 401), ("POST", "/token", 400), ("GET", "/healthz", 200)],
+    ("verb", "path", "status"), [("POST", JOBS, 401), ("POST", "/token", 400), ("GET", "/healthz", 200)]
 )
 async def test_brute_force_attack_is_delayed_and_audited_without_delaying_other_users(
-    service: ApiServiceWithShells,
-    monkeypatch: pytest.MonkeyPatch,
-    verb: str,
-    path: str,
-    status: int,
+    service: ApiServiceWithShells, monkeypatch: pytest.MonkeyPatch, verb: str, path: str, status: int
 ) -> None:
     monkeypatch.setattr(authentication_limits, "_DELAY_SECONDS", 3600.0)
     form = f"grant_type={GRANT}&assertion=a.b.c".encode() if verb == "POST" else None

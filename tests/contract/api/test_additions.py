@@ -96,9 +96,7 @@ def load_and_serve(service: ApiService, directory: Path) -> None:
     registry = registry_with(loaded)
     mounts = mounts_with(loaded, service.services, registry, {"storage": unused_application})
     authenticate = service.issuers.authenticate
-    service.app = ApiApplication(
-        service.services, authenticate, mounts, hosts=HOSTS, registry=registry
-    )
+    service.app = ApiApplication(service.services, authenticate, mounts, hosts=HOSTS, registry=registry)
 
 
 async def test_installed_addition_serves_its_api_methods_and_paths(
@@ -168,9 +166,7 @@ async def test_api_method_of_a_missing_addition_returns_the_install_command(
     load_and_serve(service, tmp_path)
     refused = await service.call("GET", STORE)
     assert refused.error["status"] == "UNIMPLEMENTED"
-    assert (
-        "run pip install 'trainshed[tracking]' and restart the service" in refused.error["message"]
-    )
+    assert "run pip install 'trainshed[tracking]' and restart the service" in refused.error["message"]
     for path in ("/", "/jobs", "/login?code=x"):
         page = await service.call("GET", path, headers=HTML)
         assert (page.status, page.headers["content-type"]) == (404, "text/plain; charset=utf-8")

@@ -60,9 +60,7 @@ async def test_node_is_drained_and_undrained(service: ApiService) -> None:
     """spec/failures#maintenance: a node can be put under maintenance at any time."""
     drained = await service.result("POST", f"{NODES}/node-2:drain", {"reason": "new disk"})
     assert (drained["condition"], drained["cause"]) == ("DRAINED", "new disk")
-    assert await service.store.reader.drained_nodes() == (
-        NodeDrain("node-2", service.clock, "new disk"),
-    )
+    assert await service.store.reader.drained_nodes() == (NodeDrain("node-2", service.clock, "new disk"),)
     assert (await service.call("POST", f"{NODES}/node-2:drain")).status == 200, "again is fine"
     assert (await service.result("POST", f"{NODES}/node-2:undrain"))["condition"] == "READY"
     assert await service.store.reader.drained_nodes() == ()
@@ -71,9 +69,7 @@ async def test_node_is_drained_and_undrained(service: ApiService) -> None:
 
 
 @pytest.mark.parametrize("verb", ["drain", "undrain"])
-async def test_unknown_node_is_rejected_with_a_list_of_nodes(
-    service: ApiService, verb: str
-) -> None:
+async def test_unknown_node_is_rejected_with_a_list_of_nodes(service: ApiService, verb: str) -> None:
     answer = await service.call("POST", f"{NODES}/node-3:{verb}")
     assert answer.status == 404
     assert "Use one of: node-1, node-2." in answer.error["message"]
@@ -118,17 +114,13 @@ async def test_quotas_are_set_listed_and_cleared(service: ApiService) -> None:
 OWNER_OF_PROJECT = "lead@corp.example"
 
 
-async def set_limit(
-    service: ApiService, token: str, metric: str, limit: object, user: str = ""
-) -> Any:
+async def set_limit(service: ApiService, token: str, metric: str, limit: object, user: str = "") -> Any:
     body = {"project": "p1", "metric": metric, "limit": limit, "user": user}
     return await service.call("POST", f"{QUOTAS}:set", body, token=token)
 
 
 @pytest.mark.parametrize("metric", ["jobs", "cost_per_month_hard", "highest_priority"])
-async def test_project_owner_cannot_raise_a_service_owners_limit(
-    service: ApiService, metric: str
-) -> None:
+async def test_project_owner_cannot_raise_a_service_owners_limit(service: ApiService, metric: str) -> None:
     """spec/queue#quotas: lowering a limit does not allow to raise it later."""
     lead = add_user(service.tokens, OWNER_OF_PROJECT, project="p1")
     person = "" if metric != "highest_priority" else ANA
@@ -213,9 +205,7 @@ async def test_explain_method_returns_placements_and_stores_no_job(service: ApiS
     body = {"api": "vertex", "project": "p1", "location": "us-central1", "job": wanted}
     view = await service.result("POST", EXPLAIN, body)
     assert (view["admitted"], view["waiting"], view["position"]) == (True, None, 1)
-    assert view["places"] == [
-        {"replica": "workerpool0-0", "task": "workerpool0-0", "node": "node-1"}
-    ]
+    assert view["places"] == [{"replica": "workerpool0-0", "task": "workerpool0-0", "node": "node-1"}]
     text = "No node has NVIDIA_TESLA_P4. The job would receive GPUs of another type."
     assert text in view["notices"]
     (machine,) = view["machines"]
@@ -264,9 +254,7 @@ async def test_explain_method_rejects_the_same_jobs_as_the_create_method(
     assert explained == violations(await service.call("POST", path, job))
 
 
-async def test_explain_request_without_a_job_is_rejected_with_the_missing_fields(
-    service: ApiService,
-) -> None:
+async def test_explain_request_without_a_job_is_rejected_with_the_missing_fields(service: ApiService) -> None:
     faults = violations(await service.call("POST", EXPLAIN, {"api": "vertx", "jobs": {}}))
     assert set(faults) == {"api", "job", "jobs"}
     assert "Did you mean vertex?" in faults["api"]
@@ -352,9 +340,7 @@ async def test_usage_includes_finished_and_running_jobs(service: ApiService) -> 
         ("labels.team", ["x", ""]),
     ],
 )
-async def test_usage_is_grouped_by_the_requested_key(
-    service: ApiService, by: str, names: list[str]
-) -> None:
+async def test_usage_is_grouped_by_the_requested_key(service: ApiService, by: str, names: list[str]) -> None:
     await record_usage(service)
     rows = (await service.result("GET", f"{USAGE}?project=p1&by={by}"))["rows"]
     assert [row["name"] for row in rows] == names
@@ -365,16 +351,12 @@ async def test_usage_is_limited_to_the_requested_period(service: ApiService) -> 
     since, until = (text_micros(service.clock - minutes * 60 * SECOND) for minutes in (90, 15))
     rows = (await service.result("GET", f"{USAGE}?project=p1&since={since}&until={until}"))["rows"]
     assert [(row["name"], row["machineHours"]) for row in rows] == [(ANA, 0.5), (BO, 0.25)]
-    faults = violations(
-        await service.call("GET", f"{USAGE}?project=p1&by=colour&since=now&until={until}")
-    )
+    faults = violations(await service.call("GET", f"{USAGE}?project=p1&by=colour&since=now&until={until}"))
     assert set(faults) == {"by", "since"}
 
 
 async def test_jobs_are_listed_by_user(service: ApiService) -> None:
-    jobs = [
-        replace(make_job(n, project_id="p1"), creator=Actor(who)) for n, who in ((1, ANA), (2, BO))
-    ]
+    jobs = [replace(make_job(n, project_id="p1"), creator=Actor(who)) for n, who in ((1, ANA), (2, BO))]
     for made in jobs:
         await service.store.intake.create(NewWork(made))
     await service.store.intake.replace_labels(jobs[0].name, (("a", "b"),), "", service.clock)
@@ -386,9 +368,7 @@ async def test_jobs_are_listed_by_user(service: ApiService) -> None:
 async def test_project_number_is_equivalent_to_its_id(service: ApiService) -> None:
     await service.call("POST", "/v1/projects", {"projectId": "vision-lab"})
     place = {"project": str(project_number("vision-lab")), "region": "us-central1"}
-    view = (
-        await service.call("POST", f"{QUOTAS}:set", {**place, "metric": "jobs", "limit": 3})
-    ).json
+    view = (await service.call("POST", f"{QUOTAS}:set", {**place, "metric": "jobs", "limit": 3})).json
     assert view["project"] == "vision-lab"
     [(key, _)] = await service.store.reader.quotas()
     assert key.project_id == "vision-lab"

@@ -62,14 +62,11 @@ async def test_created_drill_has_a_number_and_is_listed(service: ApiServiceWithD
     report = await service.result("GET", f"{JOB}/resumeReport")
     taken_up = [part["drill"] for part in report["drills"]]
     assert taken_up == [
-        answer.json | {"number": number, "state": "armed"}
-        for number, answer in enumerate((first, second), 1)
+        answer.json | {"number": number, "state": "armed"} for number, answer in enumerate((first, second), 1)
     ]
 
 
-async def test_all_wrong_fields_of_a_drill_are_reported_at_once(
-    service: ApiServiceWithDrills,
-) -> None:
+async def test_all_wrong_fields_of_a_drill_are_reported_at_once(service: ApiServiceWithDrills) -> None:
     await create_job(service)
     faults = violations(await order(service, kind="flood", replica="wrkr", atLine="(", what=1))
     assert "maintenance" in faults["kind"]

@@ -30,9 +30,7 @@ async def two_replicas(service: ApiService, *, over: bool = True) -> None:
     """Create job 1000 with lines of two replicas, some with equal timestamps. If `over`, end the
     job and set the clock after its end."""
     await service.result("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
-    service.write_log(
-        1000, "workerpool0-0", *((START + n * SECOND, f"a{n}") for n in range(1, 9, 2))
-    )
+    service.write_log(1000, "workerpool0-0", *((START + n * SECOND, f"a{n}") for n in range(1, 9, 2)))
     service.write_log(1000, "workerpool1-0", *((START + n * SECOND, f"b{n}") for n in range(1, 9)))
     service.clock = START + 10 * SECOND
     if over:
@@ -105,9 +103,7 @@ async def test_filter_with_impossible_job_number_returns_no_lines(service: ApiSe
     assert (answer.status, texts(answer)) == (200, [])
 
 
-async def test_log_page_is_limited_in_bytes(
-    service: ApiService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_log_page_is_limited_in_bytes(service: ApiService, monkeypatch: pytest.MonkeyPatch) -> None:
     await two_replicas(service)
     monkeypatch.setattr(entries_module, "_MAX_PAGE_LENGTH", 100)
     service.write_log(1000, "workerpool0-0", *((START + n * SECOND, "x" * 60) for n in range(1, 9)))
@@ -193,9 +189,7 @@ async def test_invalid_log_request_error_names_the_wrong_field(
 AUDIT = "logName:cloudaudit"
 
 
-async def test_audit_log_entries_are_listed_for_permitted_callers_in_pages(
-    service: ApiService,
-) -> None:
+async def test_audit_log_entries_are_listed_for_permitted_callers_in_pages(service: ApiService) -> None:
     for _ in range(3):
         service.clock += SECOND
         await service.call("POST", f"{LOCATION}/customJobs", custom_job(pool()))
@@ -236,10 +230,7 @@ async def test_audit_log_entries_are_listed_for_permitted_callers_in_pages(
         ('textPayload:"cloudaudit.googleapis.com"', False),
         (f"{AUDIT} OR severity>=DEFAULT", False),
         ('log_name="projects/p1/logs/CloudAudit.googleapis.com%2Factivity"', True),
-        (
-            f'logName:("cloudaudit.googleapis.com" OR "x/cloudaudit.googleapis.com") {ALL_TIME}',
-            True,
-        ),
+        (f'logName:("cloudaudit.googleapis.com" OR "x/cloudaudit.googleapis.com") {ALL_TIME}', True),
     ],
 )
 async def test_only_a_filter_for_the_audit_log_returns_audit_entries(
@@ -273,10 +264,7 @@ async def test_special_fields_of_structured_log_lines_are_converted(service: Api
     shown = 'resource.labels.task_name="workerpool0-0"'
     labelled, nested, located = (await entries(service, shown)).json["entries"]
     assert labelled["textPayload"] == "one"
-    assert (labelled["labels"]["run"], labelled["labels"]["ml.googleapis.com/job_id"]) == (
-        "7",
-        "1000",
-    )
+    assert (labelled["labels"]["run"], labelled["labels"]["ml.googleapis.com/job_id"]) == ("7", "1000")
     assert (labelled["trace"], labelled["insertId"]) == ("projects/p/traces/1", "mine")
     assert labelled["httpRequest"] == {"status": 404}
     assert nested["jsonPayload"] == {"message": {"nested": {"a": 1}}, "x": 2}

@@ -42,13 +42,9 @@ async def test_job_id_cannot_be_reused_in_a_project(service: ApiService) -> None
     await service.result("POST", "/v1/projects/p2/jobs", ml_job())
 
 
-async def test_all_wrong_fields_of_an_ml_job_are_reported_in_googles_format(
-    service: ApiService,
-) -> None:
+async def test_all_wrong_fields_of_an_ml_job_are_reported_in_googles_format(service: ApiService) -> None:
     """spec/submit#refusals, facts/limits#error-texts."""
-    body = ml_job(
-        job_id="1st", region="mars", jobDir="gs://nowhere/x", packageUris=["gs://missing/p.tar.gz"]
-    )
+    body = ml_job(job_id="1st", region="mars", jobDir="gs://nowhere/x", packageUris=["gs://missing/p.tar.gz"])
     answer = await service.call("POST", JOBS, body)
     names = ["job_id", "region", "package_uris[0]", "job_dir"]
     assert list(violations(answer)) == names
@@ -64,9 +60,7 @@ async def test_failed_ml_job_shows_its_error_message(service: ApiService) -> Non
     await service.run("projects/p1/jobs/job_1", over, at=START)
     view = await service.result("GET", f"{JOBS}/job_1")
     assert view["state"] == "FAILED"
-    assert view["errorMessage"].startswith(
-        "The replica master 0 exited with a non-zero status of 1."
-    )
+    assert view["errorMessage"].startswith("The replica master 0 exited with a non-zero status of 1.")
     assert (view["startTime"], view["endTime"]) == ("2025-10-09T08:53:20Z", "2025-10-09T09:08:20Z")
     assert view["trainingOutput"] == {"consumedMLUnits": 0.1}, "15 minutes of n1-standard-4"
     assert (await service.result("GET", JOBS))["jobs"] == [view]
@@ -106,9 +100,7 @@ async def test_ml_jobs_are_listed_newest_first_with_googles_page_sizes(service: 
     rest = await service.result("GET", f"{JOBS}?pageToken={first['nextPageToken']}")
     assert [job["jobId"] for job in rest["jobs"]] == ["census_2", "census_1", "census_0"]
     assert "nextPageToken" not in rest
-    filtered = await service.call(
-        "GET", f"{JOBS}?filter=" + quote("jobId:census_1* AND state:QUEUED")
-    )
+    filtered = await service.call("GET", f"{JOBS}?filter=" + quote("jobId:census_1* AND state:QUEUED"))
     assert len(filtered.json["jobs"]) == 11
     assert await service.result("GET", f"{JOBS}?filter=state%3AFAILED") == {}
 
@@ -122,9 +114,7 @@ async def test_label_update_with_a_stale_etag_is_rejected(service: ApiService) -
     assert changed["labels"] == {"b": "2"}
     assert changed["etag"] != etag
     assert service.woken == 2 * service.woken[:1], "the controller goes by labels, too"
-    stale = await service.call(
-        "PATCH", f"{JOBS}/job_1?updateMask=labels", {"labels": {}, "etag": etag}
-    )
+    stale = await service.call("PATCH", f"{JOBS}/job_1?updateMask=labels", {"labels": {}, "etag": etag})
     assert (stale.status, stale.error["status"]) == (409, "ABORTED")
     blind = await service.call("PATCH", f"{JOBS}/job_1?updateMask=labels", {"labels": {}})
     assert "labels" not in blind.json
@@ -157,9 +147,7 @@ async def test_project_config_contains_a_service_account_and_number(service: Api
     assert view["serviceAccountProject"].isdigit()
 
 
-async def test_ml_operations_are_empty_and_job_policies_are_unimplemented(
-    service: ApiService,
-) -> None:
+async def test_ml_operations_are_empty_and_job_policies_are_unimplemented(service: ApiService) -> None:
     assert await service.result("GET", "/v1/projects/p1/operations") == {}
     assert (await service.call("GET", "/v1/projects/p1/operations/x")).status == 404
     await create_job(service)

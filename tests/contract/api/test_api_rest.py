@@ -29,9 +29,7 @@ async def test_unknown_paths_return_a_json_404(service: ApiService, method: str,
     assert path in answer.error["message"]
 
 
-async def test_discovery_needs_no_token_and_returns_the_address_of_the_service(
-    service: ApiService,
-) -> None:
+async def test_discovery_needs_no_token_and_returns_the_address_of_the_service(service: ApiService) -> None:
     for path in ("/$discovery/rest?version=v1", "/discovery/v1/apis/ml/v1/rest"):
         document = await service.result("GET", path, token=None)
         assert (document["name"], document["version"]) == ("ml", "v1")
@@ -44,10 +42,7 @@ async def test_version_is_shown_only_to_callers_with_a_valid_token(service: ApiS
     for path in ("/", "/healthz"):
         assert "version" in await service.result("GET", path)
         for token in (None, "wrong"):
-            assert await service.result("GET", path, token=token) == {
-                "service": "trainshed",
-                "status": "ok",
-            }
+            assert await service.result("GET", path, token=token) == {"service": "trainshed", "status": "ok"}
 
 
 async def test_project_is_returned_with_its_number(service: ApiService) -> None:
@@ -76,10 +71,7 @@ async def test_request_body_over_the_size_limit_is_rejected(
 
 @pytest.mark.parametrize("transport", ["REST", "gRPC"])
 async def test_internal_error_is_logged_and_reveals_no_details(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    transport: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, transport: str
 ) -> None:
     def fail(name: str) -> bool:
         raise RuntimeError(f"the secret inside of {name}")

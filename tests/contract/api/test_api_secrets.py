@@ -39,9 +39,7 @@ def env_of(*values: str) -> list[dict[str, str]]:
     return [{"name": f"V{n}", "value": value} for n, value in enumerate(values)]
 
 
-async def test_secret_is_set_listed_and_deleted_but_never_shown(
-    service: ApiService, tmp_path: Path
-) -> None:
+async def test_secret_is_set_listed_and_deleted_but_never_shown(service: ApiService, tmp_path: Path) -> None:
     first = await service.call("POST", SECRETS, secret_body(value="first value"))
     assert first.json["version"] == 1
     service.clock += SECOND
@@ -84,13 +82,9 @@ async def test_invalid_secret_is_rejected_without_echoing_its_value(
 
 
 async def test_all_wrong_fields_of_a_secret_are_reported_at_once(service: ApiService) -> None:
-    faults = violations(
-        await service.call("POST", SECRETS, {"project": "/", "name": "7", "value": "x"})
-    )
+    faults = violations(await service.call("POST", SECRETS, {"project": "/", "name": "7", "value": "x"}))
     assert set(faults) == {"project", "name", "value"}
-    assert set(violations(await service.call("DELETE", f"{SECRETS}/db?project=p1&version=0"))) == {
-        "version"
-    }
+    assert set(violations(await service.call("DELETE", f"{SECRETS}/db?project=p1&version=0"))) == {"version"}
 
 
 async def test_lost_secret_key_is_not_replaced_while_secrets_exist(
@@ -110,9 +104,7 @@ async def test_lost_secret_key_is_not_replaced_while_secrets_exist(
         again.close()
 
 
-async def test_job_with_secret_references_is_accepted_and_shown_unchanged(
-    service: ApiService,
-) -> None:
+async def test_job_with_secret_references_is_accepted_and_shown_unchanged(service: ApiService) -> None:
     await service.call("POST", SECRETS, secret_body())
     env = env_of("x $(secret:db)", "$(secret:db@1)", "$$(secret:nobody)")
     for program in (container(env=env), package(env=env)):
@@ -140,9 +132,7 @@ async def test_job_with_unknown_secret_is_rejected_naming_its_variable(service: 
     assert await service.result("GET", f"{LOCATION}/customJobs") == {}, "nothing is stored"
 
 
-@pytest.mark.parametrize(
-    "kind", ["custom", "tuning", "pipeline", "explain custom", "explain tuning"]
-)
+@pytest.mark.parametrize("kind", ["custom", "tuning", "pipeline", "explain custom", "explain tuning"])
 async def test_every_create_method_rejects_a_job_that_refers_to_an_unknown_secret(
     service: ApiService, kind: str
 ) -> None:

@@ -15,12 +15,7 @@ from tests.unit.jobs import exit_record
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.api.calls import streams
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
-from trainshed.core.lifecycle.replica_events import (
-    ReplicaExited,
-    ReplicaLost,
-    ReplicaNoted,
-    ReplicaStarted,
-)
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaNoted, ReplicaStarted
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.store.logs.lines import LogLine
@@ -60,9 +55,7 @@ async def end_job(service: ApiService) -> None:
     )
 
 
-async def test_job_description_shows_replicas_exits_and_the_applied_failure_rule(
-    service: ApiService,
-) -> None:
+async def test_job_description_shows_replicas_exits_and_the_applied_failure_rule(service: ApiService) -> None:
     queued = await service.result("GET", JOB)
     assert [replica["state"] for replica in queued["replicas"]] == ["WAITING", "WAITING"]
     await start_job(service)
@@ -139,9 +132,7 @@ async def test_job_appears_once_in_a_list_when_its_state_changes(service: ApiSer
     assert [job["jobId"] for job in seen] == ["third", "second", "first", "1000"]
 
 
-async def test_timeline_and_typed_failure_are_shown_with_the_public_error(
-    service: ApiService,
-) -> None:
+async def test_timeline_and_typed_failure_are_shown_with_the_public_error(service: ApiService) -> None:
     """spec/operations#errors: the timeline contains every attempt, replica incarnation, verdict and
     rule. Typed errors are shown in addition to the public messages."""
     await start_job(service)
@@ -181,10 +172,7 @@ async def test_timeline_and_typed_failure_are_shown_with_the_public_error(
 async def test_job_shows_each_warning_of_its_replicas_once(service: ApiService) -> None:
     await start_job(service)
     text = "there is a directory gs: in its working directory"
-    noted = [
-        ReplicaNoted(1, PRIMARY, 1, n, START, "storage_written_here", "WARNING", text)
-        for n in (1, 2)
-    ]
+    noted = [ReplicaNoted(1, PRIMARY, 1, n, START, "storage_written_here", "WARNING", text) for n in (1, 2)]
     full = ReplicaNoted(1, PRIMARY, 1, 3, START, "disk_room_again", "INFO", "free again")
     await service.apply_events(NAME, *noted, full)
     assert (await service.result("GET", JOB))["warnings"] == [f"workerpool0-0: {text}"]
@@ -206,9 +194,7 @@ async def test_finished_ml_jobs_and_vertex_jobs_can_be_deleted(service: ApiServi
     assert (await service.result("GET", "/trainshed/v1/jobs?project=p1"))["jobs"] == []
 
 
-async def test_launch_method_shows_the_command_and_environment_of_a_replica(
-    service: ApiService,
-) -> None:
+async def test_launch_method_shows_the_command_and_environment_of_a_replica(service: ApiService) -> None:
     """spec/program#launches: the launch is read from a file that the replica's shim writes."""
     path = f"{JOB}/launch"
     before = await service.result("GET", path)
@@ -267,9 +253,7 @@ async def test_query_parameters_of_a_log_request_select_the_returned_lines(
         assert [line["message"] async for line in lines] == messages
 
 
-async def test_log_of_a_job_contains_the_output_of_its_environment_build(
-    service: ApiService,
-) -> None:
+async def test_log_of_a_job_contains_the_output_of_its_environment_build(service: ApiService) -> None:
     """spec/logs#lines, facts/lifecycle#service-lines: task `service`. test_api_logging.py tests the
     filters of Logging."""
     await service.apply_events(NAME, JobAdmitted(()))
@@ -396,9 +380,7 @@ async def test_stream_without_new_output_sends_keep_alives(
             await asyncio.sleep(0)
 
 
-async def test_streams_end_when_the_client_disconnects_or_the_server_stops(
-    service: ApiService,
-) -> None:
+async def test_streams_end_when_the_client_disconnects_or_the_server_stops(service: ApiService) -> None:
     async with service.stream(f"{JOB}/logs?follow=true"):
         pass  # Leaving the context disconnects and awaits the stream's task.
     async with service.stream(f"{JOB}/watch") as lines:
@@ -452,11 +434,7 @@ async def test_all_jobs_of_a_user_are_cancelled(service: ApiService) -> None:
     assert refused.status == 403
     answer = await service.result("POST", f"{OURS}/jobs:cancel", wanted)
     assert set(answer["jobs"]) == {first, second}
-    assert [await is_cancelled(service, name) for name in (first, second, other)] == [
-        True,
-        True,
-        False,
-    ]
+    assert [await is_cancelled(service, name) for name in (first, second, other)] == [True, True, False]
     entry, *_ = (await service.result("GET", f"{OURS}/audit?project=-"))["entries"]
     assert (entry["resource"], entry["detail"]) == (f"jobs of {ana}", {"count": 2})
 

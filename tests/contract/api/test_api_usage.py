@@ -16,9 +16,7 @@ USAGE = "/trainshed/v1/jobs/1000/usage"
 MIB = 1 << 20
 
 
-def write(
-    service: ApiService, replica: ReplicaId, *entries: dict[str, Any], attempt: int = 1
-) -> None:
+def write(service: ApiService, replica: ReplicaId, *entries: dict[str, Any], attempt: int = 1) -> None:
     directory = service.log_root / "1000" / str(attempt) / str(replica)
     directory.mkdir(parents=True)
     (directory / "usage.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
@@ -82,20 +80,11 @@ async def test_usage_returns_the_requested_number_of_newest_points(service: ApiS
 
 
 async def test_usage_is_reported_per_gpu(service: ApiService) -> None:
-    machine = {
-        "machineType": "n1-standard-4",
-        "acceleratorType": "NVIDIA_TESLA_T4",
-        "acceleratorCount": 2,
-    }
+    machine = {"machineType": "n1-standard-4", "acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 2}
     await service.call("POST", f"{LOCATION}/customJobs", custom_job(pool(machineSpec=machine)))
     await start_job(service)
     busy: list[float | None] = [60.0, 7, 16, 8, 61]
-    write(
-        service,
-        PRIMARY,
-        first_entry("GPU-a", "GPU-b"),
-        usage_entry(120, 1.0, 5, busy, [None, 3, 16, 3]),
-    )
+    write(service, PRIMARY, first_entry("GPU-a", "GPU-b"), usage_entry(120, 1.0, 5, busy, [None, 3, 16, 3]))
     (replica,) = (await service.result("GET", USAGE))["replicas"]
     assert replica["gpus"] == [
         {

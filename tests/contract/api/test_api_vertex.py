@@ -22,9 +22,7 @@ PRIMARY = ReplicaId(0, 0)
 
 
 async def create_job(service: ApiService, display_name: str = "job", **more: Any) -> str:
-    return (
-        await service.result("POST", JOBS, custom_job() | {"displayName": display_name} | more)
-    )["name"]
+    return (await service.result("POST", JOBS, custom_job() | {"displayName": display_name} | more))["name"]
 
 
 async def finish(service: ApiService, name: str, code: int = 0) -> None:
@@ -34,9 +32,9 @@ async def finish(service: ApiService, name: str, code: int = 0) -> None:
 
 async def test_create_and_get_return_the_same_custom_job(service: ApiService) -> None:
     skipped: dict[str, Any] = {}
-    body = custom_job(
-        pool(), skipped, package(args=["--x", "1"]), scheduling={"timeout": "7200s"}
-    ) | {"labels": {"team": "a"}}
+    body = custom_job(pool(), skipped, package(args=["--x", "1"]), scheduling={"timeout": "7200s"}) | {
+        "labels": {"team": "a"}
+    }
     answer = await service.call("POST", JOBS, body)
     view = answer.json
     assert answer.status == 200
@@ -74,9 +72,7 @@ async def test_unreadable_and_invalid_fields_are_reported_together(service: ApiS
 
 
 async def test_unknown_location_project_or_job_is_rejected(service: ApiService) -> None:
-    unknown = await service.call(
-        "POST", "/v1/projects/p1/locations/mars-1/customJobs", custom_job()
-    )
+    unknown = await service.call("POST", "/v1/projects/p1/locations/mars-1/customJobs", custom_job())
     assert (unknown.status, unknown.error["status"]) == (404, "NOT_FOUND")
     assert "'mars-1'" in unknown.error["message"]
     crooked = await service.call("GET", "/v1/projects/-p-/locations/us-central1/customJobs")
@@ -92,9 +88,7 @@ async def test_finished_job_has_numeric_enums_and_timestamps(service: ApiService
     await finish(service, name)
     view = await service.result("GET", f"/v1/{name}?%24alt=json%3Benum-encoding%3Dint")
     assert (view["state"], view["startTime"]) == (4, "2025-10-09T08:53:22Z")
-    assert view["endTime"] == "2025-10-09T08:53:25Z", (
-        "the end of its program, not the time of the report"
-    )
+    assert view["endTime"] == "2025-10-09T08:53:25Z", "the end of its program, not the time of the report"
     assert view["updateTime"] == "2025-10-09T08:53:26.123456Z"
     assert "error" not in view
 
@@ -248,9 +242,7 @@ async def test_locations_are_listed_in_pages(service: ApiService) -> None:
     answer = await service.result("GET", f"{LOCATION}")
     assert (answer["name"], answer["locationId"]) == (LOCATION[4:], "us-central1")
     first = await service.result("GET", "/v1/projects/p1/locations?pageSize=5")
-    rest = await service.call(
-        "GET", f"/v1/projects/p1/locations?pageToken={first['nextPageToken']}"
-    )
+    rest = await service.call("GET", f"/v1/projects/p1/locations?pageToken={first['nextPageToken']}")
     names = [place["locationId"] for place in first["locations"] + rest.json["locations"]]
     assert len(first["locations"]) == 5
     assert names == sorted(set(names))
@@ -274,9 +266,7 @@ async def test_project_number_is_equivalent_to_its_id(service: ApiService) -> No
     await service.call("POST", f"{contexts}?contextId=runs", {"displayName": "runs"})
     context = await service.result("GET", f"{LOCATION}/metadataStores/default/contexts/runs")
     assert context["name"].startswith("projects/p1/")
-    below = (
-        f'parent_contexts: "{numbered.removeprefix("/v1/")}/metadataStores/default/contexts/runs"'
-    )
+    below = f'parent_contexts: "{numbered.removeprefix("/v1/")}/metadataStores/default/contexts/runs"'
     assert await service.result("GET", f"{contexts}?filter={quote(below)}") == {}
     spec = custom_job()["jobSpec"] | {"tensorboard": board.replace("p1", str(project_number("p1")))}
     spec |= {"serviceAccount": "a@p1.iam.gserviceaccount.com"}

@@ -24,9 +24,7 @@ AT = 1_763_612_345_000_000_000
 OUTPUT = {"outputUriPrefix": "gs://bucket/out"}
 
 
-async def log_points(
-    service: ApiService, run: str, tag: str, *values: float, first: int = 0
-) -> None:
+async def log_points(service: ApiService, run: str, tag: str, *values: float, first: int = 0) -> None:
     """Log one point per value, starting at step `first`."""
     uid = int.from_bytes(f"{run}{tag}".encode()[:7], "big")
     series = CurveSeries(uid, run, tag, len(values) - 1, AT, 0.5, len(values))
@@ -53,9 +51,7 @@ async def test_printed_measurements_become_curves_without_event_files(service: A
     name = await create_job(service)
     await service.run(name)
     lines = [f"epoch {n}/3 loss: {1 / n} - val_loss: nan" for n in (1, 2, 3)]
-    service.write_log(
-        1000, "workerpool0-0", *((START + n * SECOND, line) for n, line in enumerate(lines))
-    )
+    service.write_log(1000, "workerpool0-0", *((START + n * SECOND, line) for n, line in enumerate(lines)))
     train, validation = (await service.result("GET", f"{CURVES}?points=2"))["curves"]
     assert (train["run"], train["tag"], train["unit"], train["count"]) == ("", "loss", "epoch", 3)
     assert [(point["step"], point["value"]) for point in train["points"]] == [(1, 1), (3, 1 / 3)]
@@ -165,9 +161,7 @@ async def test_deleted_job_has_no_curves(service: ApiService) -> None:
 
 
 @pytest.mark.parametrize("kind", ["custom", "tuning", "pipeline"])
-async def test_job_with_tensorboard_in_another_location_is_rejected(
-    service: ApiService, kind: str
-) -> None:
+async def test_job_with_tensorboard_in_another_location_is_rejected(service: ApiService, kind: str) -> None:
     board = (await create_board(service)).removeprefix("/v1/")
     for name, says in (
         (board, ""),

@@ -43,9 +43,7 @@ def import_body(uris: list[str], form: str = "image_classification_single_label"
 
 
 @pytest.mark.parametrize("kind", ["tabular", "time_series", "image", "text"])
-async def test_created_dataset_keeps_its_schema_and_metadata(
-    service: ApiService, kind: str
-) -> None:
+async def test_created_dataset_keeps_its_schema_and_metadata(service: ApiService, kind: str) -> None:
     path = await create_dataset(service, kind, labels={"a": "b"}, description="what it is")
     shown = await service.result("GET", path)
     assert shown["metadataSchemaUri"] == schema(kind)
@@ -96,9 +94,7 @@ async def test_bigquery_table_is_rejected_with_advice(service: ApiService) -> No
 
 
 @pytest.mark.parametrize("mask", ["displayName,labels", "display_name,labels"])
-async def test_dataset_update_changes_only_the_fields_of_its_mask(
-    service: ApiService, mask: str
-) -> None:
+async def test_dataset_update_changes_only_the_fields_of_its_mask(service: ApiService, mask: str) -> None:
     path = await create_dataset(service, description="kept")
     old = await service.result("GET", path)
     new = {"displayName": "new", "labels": {"a": "b"}, "description": "not taken"}
@@ -109,9 +105,7 @@ async def test_dataset_update_changes_only_the_fields_of_its_mask(
     stale = await service.call("PATCH", f"{path}?updateMask={mask}", new | {"etag": old["etag"]})
     assert (stale.status, stale.error["status"]) == (409, "ABORTED")
     await service.result("PATCH", f"{path}?updateMask={mask}", new | {"etag": shown["etag"]})
-    assert fields(await service.call("PATCH", f"{path}?updateMask=metadata", new)) == {
-        "update_mask"
-    }
+    assert fields(await service.call("PATCH", f"{path}?updateMask=metadata", new)) == {"update_mask"}
     unmasked = await service.result("PATCH", path, {"description": "all that is sent"})
     assert unmasked["labels"] == {"a": "b"} and unmasked["displayName"] == "new"
 
@@ -131,9 +125,7 @@ async def test_dataset_lists_support_filters_order_masks_and_pages(service: ApiS
     assert await names(filter="display_name=a OR labels.of=b") == ["a", "b"]
     first = await service.result("GET", f"{DATASETS}?pageSize=2&orderBy=display_name")
     token = first["nextPageToken"]
-    rest = await service.result(
-        "GET", f"{DATASETS}?pageSize=2&orderBy=display_name&pageToken={token}"
-    )
+    rest = await service.result("GET", f"{DATASETS}?pageSize=2&orderBy=display_name&pageToken={token}")
     assert [dataset["displayName"] for dataset in rest["datasets"]] == ["c"]
     assert "nextPageToken" not in rest
     for query, field in (("orderBy=size", "order_by"), ("filter=size%3D1", "filter")):
@@ -148,9 +140,7 @@ async def test_deleted_dataset_is_not_found(service: ApiService) -> None:
     assert (await service.call("DELETE", path)).status == 404
 
 
-async def test_dataset_import_creates_items_and_is_rejected_for_table_datasets(
-    service: ApiService,
-) -> None:
+async def test_dataset_import_creates_items_and_is_rejected_for_table_datasets(service: ApiService) -> None:
     path = await create_dataset(service, "image")
     request = import_body(["gs://bucket/a.csv", "gs://bucket/b-*.jsonl"])
     request["importConfigs"][0]["dataItemLabels"] = {"batch": "1"}
@@ -170,16 +160,10 @@ async def test_dataset_import_creates_items_and_is_rejected_for_table_datasets(
 async def test_import_with_wrong_schema_or_missing_files_is_rejected(service: ApiService) -> None:
     path = await create_dataset(service, "image")
     for request, field in (
-        (
-            import_body(["gs://bucket/a.csv"], "text_sentiment"),
-            "import_configs[0].import_schema_uri",
-        ),
+        (import_body(["gs://bucket/a.csv"], "text_sentiment"), "import_configs[0].import_schema_uri"),
         (import_body([]), "import_configs[0].gcs_source.uris"),
         (import_body(["gs://bucket/missing"]), "import_configs[0].gcs_source.uris[0]"),
-        (
-            import_body(["gs://bucket/a"], "video_classification"),
-            "import_configs[0].import_schema_uri",
-        ),
+        (import_body(["gs://bucket/a"], "video_classification"), "import_configs[0].import_schema_uri"),
         ({}, "import_configs"),
     ):
         assert fields(await service.call("POST", f"{path}:import", request)) == {field}, request
@@ -193,14 +177,10 @@ def pipeline_with_dataset(dataset: str) -> dict[str, Any]:
     return pipeline(inputDataConfig=data, trainingTaskInputs={"workerPoolSpecs": [pool()]})
 
 
-async def test_job_of_a_pipeline_contains_the_plan_of_its_dataset_split(
-    service: ApiService,
-) -> None:
+async def test_job_of_a_pipeline_contains_the_plan_of_its_dataset_split(service: ApiService) -> None:
     dataset = (await create_dataset(service)).rpartition("/")[2]
     await service.result("POST", f"{LOCATION}/trainingPipelines", pipeline_with_dataset(dataset))
-    (live,) = [
-        live.job for live in await service.store.ledger.load_live() if isinstance(live.job, Job)
-    ]
+    (live,) = [live.job for live in await service.store.ledger.load_live() if isinstance(live.job, Job)]
     plan = live.spec.data
     assert plan is not None and str(plan.dataset).endswith(f"/datasets/{dataset}")
     assert plan.directory.startswith(f"gs://bucket/out/dataset-{dataset}-tables-")
@@ -231,7 +211,5 @@ async def test_pipeline_with_missing_dataset_files_is_rejected(
 ) -> None:
     dataset = (await create_dataset(service)).rpartition("/")[2]
     monkeypatch.setattr(service.buckets, "has_object", has_no_object)
-    answer = await service.call(
-        "POST", f"{LOCATION}/trainingPipelines", pipeline_with_dataset(dataset)
-    )
+    answer = await service.call("POST", f"{LOCATION}/trainingPipelines", pipeline_with_dataset(dataset))
     assert fields(answer) == {"input_data_config.dataset_id"}

@@ -23,9 +23,7 @@ def emulate(service: ApiService, *rules: dict[str, Any], capture: Path | None = 
     service.app = service.application()
 
 
-async def test_captured_api_request_is_written_in_rest_form(
-    service: ApiService, tmp_path: Path
-) -> None:
+async def test_captured_api_request_is_written_in_rest_form(service: ApiService, tmp_path: Path) -> None:
     emulate(service, {"job": "never"}, capture=tmp_path / "sent.jsonl")
     await service.result("GET", f"{LOCATION}/customJobs?page_size=9")
     names = {"resourceNames": ["projects/p1"]}
@@ -36,9 +34,7 @@ async def test_captured_api_request_is_written_in_rest_form(
     assert log_read["body"] == names
 
 
-async def test_api_request_is_rejected_if_it_cannot_be_captured(
-    service: ApiService, tmp_path: Path
-) -> None:
+async def test_api_request_is_rejected_if_it_cannot_be_captured(service: ApiService, tmp_path: Path) -> None:
     with disk_of("size=64k", tmp_path / "disk") as disk:
         capture = disk / "sent.jsonl"
         emulate(service, {"job": "*"}, capture=capture)
@@ -51,25 +47,18 @@ async def test_api_request_is_rejected_if_it_cannot_be_captured(
         _, line = capture.read_text().splitlines()
         assert json.loads(line)["method"] == "GET"
     assert (answer.status, answer.error["status"]) == (400, "FAILED_PRECONDITION")
-    assert (
-        f"--capture {capture} cannot be written: No space left on device."
-        in answer.error["message"]
-    )
+    assert f"--capture {capture} cannot be written: No space left on device." in answer.error["message"]
     assert service.woken == []
 
 
-def test_invalid_emulation_plan_is_rejected_at_the_start_of_the_emulator(
-    service: ApiService,
-) -> None:
+def test_invalid_emulation_plan_is_rejected_at_the_start_of_the_emulator(service: ApiService) -> None:
     with pytest.raises(FailedPrecondition) as refusal:
         emulate(service, {"job": "a", "exit_code": 1000})
     assert "`int` <= 255 - at `$[0].exit_code`" in str(refusal.value)
     assert 'such as [{"job": "train-*", "exit_code": 1}]' in str(refusal.value)
 
 
-def test_emulated_trial_reports_0_for_metrics_that_its_plan_does_not_contain(
-    service: ApiService,
-) -> None:
+def test_emulated_trial_reports_0_for_metrics_that_its_plan_does_not_contain(service: ApiService) -> None:
     emulate(service, {"job": "a", "metrics": {"accuracy": 0.5}})
     assert service.services.replace_spec is not None
     spec = service.services.replace_spec("a", vertex(custom_job()), ("accuracy", "loss"))

@@ -159,14 +159,10 @@ async def test_all_wrong_fields_of_an_export_are_reported(service: ApiService) -
         answer = await service.call("POST", f"{MODELS}/m1:export", {"outputConfig": config})
         assert fields(answer) == {WHERE}, prefix
     assert fields(await service.call("POST", f"{MODELS}/m1:export", {})) == {WHERE}
-    assert "operations" not in await service.result(
-        "GET", f"{LOCATION}/operations?filter=done=false"
-    )
+    assert "operations" not in await service.result("GET", f"{LOCATION}/operations?filter=done=false")
 
 
-async def test_dataset_export_without_splits_writes_a_single_set_of_files(
-    service: ApiService,
-) -> None:
+async def test_dataset_export_without_splits_writes_a_single_set_of_files(service: ApiService) -> None:
     path = await table(service)
     service.files.gate.clear()
     running = await service.result("POST", f"{path}:export", export_body())
@@ -195,9 +191,7 @@ async def test_dataset_is_exported_by_splits(service: ApiService) -> None:
 async def test_invalid_dataset_export_is_rejected(service: ApiService) -> None:
     path, images = await table(service), await create_dataset(service, "image")
     nowhere: dict[str, Any] = {"exportConfig": {}}
-    theirs: dict[str, Any] = {
-        "exportConfig": {"gcsDestination": {"outputUriPrefix": "gs://theirs/x"}}
-    }
+    theirs: dict[str, Any] = {"exportConfig": {"gcsDestination": {"outputUriPrefix": "gs://theirs/x"}}}
     destination = "export_config.gcs_destination"
     for of, wrong, field in (
         (path, nowhere, destination),
@@ -215,8 +209,6 @@ async def test_imported_items_are_exported_in_googles_format(service: ApiService
     path = await create_dataset(service, "image")
     service.files.buckets.objects["gs://bucket/photos.csv"] = b"gs://bucket/1.jpg,daisy\n"
     await service.result("POST", f"{path}:import", import_body(["gs://bucket/photos.csv"]))
-    done = await wait_for_end(
-        service, await service.result("POST", f"{path}:export", export_body())
-    )
+    done = await wait_for_end(service, await service.result("POST", f"{path}:export", export_body()))
     (uri,) = done["response"]["exportedFiles"]
     assert b'"displayName": "daisy"' in service.files.buckets.objects[uri]

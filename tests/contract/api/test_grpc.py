@@ -39,14 +39,10 @@ def create_body(job: dict[str, Any] | None = None) -> dict[str, Any]:
 
 def create_request(job: dict[str, Any] | None = None) -> Any:
     """Return the request message that creates a job."""
-    return wire_json.from_public(
-        "google.cloud.aiplatform.v1.CreateCustomJobRequest", create_body(job)
-    )
+    return wire_json.from_public("google.cloud.aiplatform.v1.CreateCustomJobRequest", create_body(job))
 
 
-async def failure_status(
-    service: GrpcApiService, path: str, request: bytes = b"", **more: Any
-) -> Any:
+async def failure_status(service: GrpcApiService, path: str, request: bytes = b"", **more: Any) -> Any:
     """Return the google.rpc.Status of a call that fails."""
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await service.send(path, request, **more)
@@ -118,9 +114,7 @@ async def test_call_completes_even_if_its_client_cancels(service: GrpcApiService
 
     force_setattr(service.services, "create", slow)
     metadata = (("authorization", f"Bearer {service.token}"),)
-    call = service.channel.unary_unary(CREATE)(
-        create_request().SerializeToString(), metadata=metadata
-    )
+    call = service.channel.unary_unary(CREATE)(create_request().SerializeToString(), metadata=metadata)
     await asyncio.wait_for(reached.wait(), 60)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -76,9 +76,7 @@ async def test_grpc_server_listens_on_a_port_reserved_by_the_service(service: Ap
     await server.stop(1)
 
 
-async def test_call_with_failed_authentication_is_not_executed(
-    service: ApiService, tmp_path: Path
-) -> None:
+async def test_call_with_failed_authentication_is_not_executed(service: ApiService, tmp_path: Path) -> None:
     """The server has not read the request yet, and must not perform any action for it."""
     known = service.tokens.authenticate(f"Bearer {service.token}")
     silent = Unavailable("the issuer is silent")
@@ -127,8 +125,7 @@ async def test_connection_limit_of_the_plain_grpc_port_does_not_block_the_tls_po
     serving: RunningServer,
 ) -> None:
     connections = [
-        socket.create_connection(("127.0.0.1", serving.ports[0]), 60)
-        for _ in range(MAX_CONNECTIONS)
+        socket.create_connection(("127.0.0.1", serving.ports[0]), 60) for _ in range(MAX_CONNECTIONS)
     ]
     assert all(early.recv(1) for early in connections)
     with socket.create_connection(("127.0.0.1", serving.ports[0]), 60) as late:
@@ -138,9 +135,7 @@ async def test_connection_limit_of_the_plain_grpc_port_does_not_block_the_tls_po
     for early in connections:
         early.close()
     # The server notices the closed connections asynchronously.
-    await asyncio.wait_for(
-        (free_channel := grpc.aio.insecure_channel(serving.plain)).channel_ready(), 60
-    )
+    await asyncio.wait_for((free_channel := grpc.aio.insecure_channel(serving.plain)).channel_ready(), 60)
     assert await serving.call(free_channel) == b""
 
 
@@ -156,9 +151,7 @@ async def test_expired_connection_closes_without_client_error(
     server.listen(address := f"unix:{tmp_path / 's'}")
     await server.start()
     done = await asyncio.to_thread(
-        execute,
-        *(sys.executable, "-c", RECONNECTING_CLIENT, address, LIST, service.token),
-        check=True,
+        execute, *(sys.executable, "-c", RECONNECTING_CLIENT, address, LIST, service.token), check=True
     )
     assert (done.stdout, done.stderr) == ("ended, called again\n", "")
     await server.stop(1)

@@ -24,12 +24,7 @@ RESOURCES = (
     "/v1/projects/p1",
     "/v3/projects/p1",
 )
-UNKNOWN_PERMISSIONS = (
-    "aiplatform.endpoints.predict",
-    "ml.models.create",
-    "storage.objects.fly",
-    "a.b.c",
-)
+UNKNOWN_PERMISSIONS = ("aiplatform.endpoints.predict", "ml.models.create", "storage.objects.fly", "a.b.c")
 STORAGE = ("storage.buckets.create", "storage.objects.get", "storage.buckets.setIamPolicy")
 
 
@@ -41,9 +36,7 @@ async def test_owner_has_all_permissions_and_a_program_has_the_permissions_of_it
     asks = {"permissions": [*every, *UNKNOWN_PERMISSIONS, *STORAGE]}
     owner = await service.call("POST", path, asks)
     assert owner.json == {"permissions": [*every, *STORAGE]}
-    program = await send_as_program(
-        service, "POST", path, {"permissions": [*every, *UNKNOWN_PERMISSIONS]}
-    )
+    program = await send_as_program(service, "POST", path, {"permissions": [*every, *UNKNOWN_PERMISSIONS]})
     assert program.json == {"permissions": [name for name in every if name in PROGRAM]}
 
 

@@ -74,70 +74,51 @@ async def test_program_can_cancel_only_its_job_and_child_jobs(service: ApiServic
     own children."""
     await _own_job(service, 2)
     by_a_person = await job(service, LOCATION)
-    child = (await send_as_program(service, "POST", f"{LOCATION}/customJobs", custom_job())).json[
-        "name"
-    ]
+    child = (await send_as_program(service, "POST", f"{LOCATION}/customJobs", custom_job())).json["name"]
     assert_denied(
         await send_as_program(service, "POST", f"/v1/{by_a_person}:cancel", {}),
         by_a_person,
         "owner@trainshed.local",
     )
     assert_denied(
-        await send_as_program(service, "POST", f"/v1/{child}:cancel", {}, job=2),
-        "projects/p1/jobs/own_1",
+        await send_as_program(service, "POST", f"/v1/{child}:cancel", {}, job=2), "projects/p1/jobs/own_1"
     )
     assert_denied(
-        await send_as_program(service, "POST", "/v1/projects/p1/jobs/own_1:cancel", {}, job=2),
-        "own_2",
+        await send_as_program(service, "POST", "/v1/projects/p1/jobs/own_1:cancel", {}, job=2), "own_2"
     )
     number = int(child.rpartition("/")[2])
     grandchild = (
         await send_as_program(service, "POST", f"{LOCATION}/customJobs", custom_job(), job=number)
     ).json["name"]
     assert_denied(
-        await send_as_program(service, "POST", "/v1/projects/p1/jobs/own_1:cancel", {}, job=number),
-        "own_1",
+        await send_as_program(service, "POST", "/v1/projects/p1/jobs/own_1:cancel", {}, job=number), "own_1"
     )
     for name in (grandchild, child, "projects/p1/jobs/own_1"):
         assert (await send_as_program(service, "POST", f"/v1/{name}:cancel", {})).status == 200
     tuned = (
-        await send_as_program(
-            service, "POST", f"{LOCATION}/hyperparameterTuningJobs", tuning_job(), job=2
-        )
+        await send_as_program(service, "POST", f"{LOCATION}/hyperparameterTuningJobs", tuning_job(), job=2)
     ).json["name"]
     made = pipeline(trainingTaskInputs=inputs())
-    piped = (
-        await send_as_program(service, "POST", f"{LOCATION}/trainingPipelines", made, job=2)
-    ).json["name"]
-    old = (await send_as_program(service, "POST", "/v1/projects/p1/jobs", ml_job(), job=2)).json[
-        "jobId"
+    piped = (await send_as_program(service, "POST", f"{LOCATION}/trainingPipelines", made, job=2)).json[
+        "name"
     ]
+    old = (await send_as_program(service, "POST", "/v1/projects/p1/jobs", ml_job(), job=2)).json["jobId"]
     for name in (tuned, piped, f"projects/p1/jobs/{old}"):
-        assert_denied(
-            await send_as_program(service, "POST", f"/v1/{name}:cancel", {}), name, "own_2"
-        )
-        assert (
-            await send_as_program(service, "POST", f"/v1/{name}:cancel", {}, job=2)
-        ).status == 200
+        assert_denied(await send_as_program(service, "POST", f"/v1/{name}:cancel", {}), name, "own_2")
+        assert (await send_as_program(service, "POST", f"/v1/{name}:cancel", {}, job=2)).status == 200
 
 
 async def test_creator_and_canceller_of_a_job_are_stored(service: ApiService) -> None:
-    child = (await send_as_program(service, "POST", f"{LOCATION}/customJobs", custom_job())).json[
-        "name"
-    ]
+    child = (await send_as_program(service, "POST", f"{LOCATION}/customJobs", custom_job())).json["name"]
     number = int(child.rpartition("/")[2])
-    made = await send_as_program(
-        service, "POST", f"{LOCATION}/customJobs", custom_job(), job=number
-    )
+    made = await send_as_program(service, "POST", f"{LOCATION}/customJobs", custom_job(), job=number)
     grandchild = made.json["name"]
     uid = int(grandchild.rpartition("/")[2])
     assert (await send_as_program(service, "POST", f"/v1/{grandchild}:cancel", {})).status == 200
     live = await service.store.ledger.load(JobUid(uid))
     assert live is not None and live.job.creator is not None
     # Job 1 is the origin: jobs created by its children count as its jobs.
-    assert live.job.creator == Actor(
-        EMAIL, ActingJob(JobUid(number), JobName.parse(child), JobUid(1))
-    )
+    assert live.job.creator == Actor(EMAIL, ActingJob(JobUid(number), JobName.parse(child), JobUid(1)))
     (intent,) = live.intents
     assert isinstance(intent.event, CancelRequested)
     own = JobName(Api.ML, "p1", "", "own_1")
@@ -163,9 +144,7 @@ async def test_label_trainshed_outlives_accepts_only_on_or_off(service: ApiServi
     assert "neither on nor off" in answer.error["message"]
 
 
-async def test_program_cannot_create_a_job_with_more_rights_than_its_own(
-    service: ApiService,
-) -> None:
+async def test_program_cannot_create_a_job_with_more_rights_than_its_own(service: ApiService) -> None:
     """The program can use neither another service account nor a secret. The error does not reveal
     whether such a secret exists."""
     own = custom_job()
@@ -180,9 +159,7 @@ async def test_program_cannot_create_a_job_with_more_rights_than_its_own(
     assert_denied(answer, "boss@p1.iam", "the secret 'wandb'")
     legacy = ml_job()
     legacy["trainingInput"]["serviceAccount"] = "boss@p1.iam.gserviceaccount.com"
-    assert_denied(
-        await send_as_program(service, "POST", "/v1/projects/p1/jobs", legacy), "boss@p1.iam"
-    )
+    assert_denied(await send_as_program(service, "POST", "/v1/projects/p1/jobs", legacy), "boss@p1.iam")
 
 
 async def test_program_can_write_only_to_the_log_of_its_job(service: ApiService) -> None:
@@ -216,12 +193,9 @@ async def test_program_can_write_only_to_the_log_of_its_job(service: ApiService)
         {"message": "with fields", "loss": 0.5},
     )
     foreign = {**body, "entries": [{"logName": "projects/p2/logs/x", "textPayload": "x"}]}
+    assert_denied(await send_as_program(service, "POST", "/v2/entries:write", foreign), "specifies p2")
     assert_denied(
-        await send_as_program(service, "POST", "/v2/entries:write", foreign), "specifies p2"
-    )
-    assert_denied(
-        await send_as_program(service, "POST", "/v2/entries:write", {"entries": entries[:1]}),
-        "no project",
+        await send_as_program(service, "POST", "/v2/entries:write", {"entries": entries[:1]}), "no project"
     )
     people = await service.call("POST", "/v2/entries:write", body)
     assert (people.status, people.error["status"]) == (400, "FAILED_PRECONDITION")
@@ -245,11 +219,7 @@ async def test_audit_log_contains_denied_calls_of_a_program(service: ApiService)
     name = await job(service, LOCATION)
     assert_denied(await send_as_program(service, "DELETE", f"/v1/{name}"))
     entry, *_ = (await service.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
-    assert (entry["who"], entry["answer"], entry["detail"]["job"]) == (
-        EMAIL,
-        "PERMISSION_DENIED",
-        "1",
-    )
+    assert (entry["who"], entry["answer"], entry["detail"]["job"]) == (EMAIL, "PERMISSION_DENIED", "1")
 
 
 async def test_audit_log_contains_job_names(service: ApiService) -> None:
@@ -257,7 +227,4 @@ async def test_audit_log_contains_job_names(service: ApiService) -> None:
     await service.call("POST", f"/v1/{name}:cancel", {})
     entries = (await service.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
     assert {e["detail"].get("name") for e in entries} == {custom_job()["displayName"]}
-    assert {e["method"].rpartition(".")[2] for e in entries} == {
-        "CreateCustomJob",
-        "CancelCustomJob",
-    }
+    assert {e["method"].rpartition(".")[2] for e in entries} == {"CreateCustomJob", "CancelCustomJob"}

@@ -122,9 +122,7 @@ async def test_full_tail_buffer_is_returned_before_its_window_ends(
     session.call.cancel()
 
 
-async def test_tail_returns_only_lines_of_selected_projects_and_jobs(
-    service: GrpcApiService,
-) -> None:
+async def test_tail_returns_only_lines_of_selected_projects_and_jobs(service: GrpcApiService) -> None:
     await job(service)
     path = LOCATION.replace("/p1/", "/p2/")
     await service.result("POST", f"{path}/customJobs", custom_job(pool(), pool()))

@@ -95,9 +95,7 @@ async def store_trials(service: ApiService) -> TuningJob:
         str(job.name),
         {
             "trials": tuple(trial(job, n, state, value) for n, (_, state, value) in ended.items()),
-            "made": tuple(
-                NewWork(trial_job(job, n, state, 60)) for n, (state, _, _) in ended.items()
-            ),
+            "made": tuple(NewWork(trial_job(job, n, state, 60)) for n, (state, _, _) in ended.items()),
         },
         state=JobState.RUNNING,
         next_trial=7,
@@ -109,10 +107,7 @@ async def store_trials(service: ApiService) -> TuningJob:
 async def test_ml_job_with_hyperparameters_is_a_tuning_job(service: ApiService) -> None:
     view = await create_job(service)
     assert (view["jobId"], view["state"]) == ("census", "QUEUED")
-    assert view["trainingOutput"] == {
-        "isHyperparameterTuningJob": True,
-        "hyperparameterMetricTag": "loss",
-    }
+    assert view["trainingOutput"] == {"isHyperparameterTuningJob": True, "hyperparameterMetricTag": "loss"}
     assert view["trainingInput"]["hyperparameters"]["maxTrials"] == 10
     assert await service.result("GET", f"{JOBS}/census") == view
     assert (await record(service)).spec.parallel_trials == 2
@@ -120,9 +115,7 @@ async def test_ml_job_with_hyperparameters_is_a_tuning_job(service: ApiService) 
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
 
 
-async def test_best_trials_are_listed_first_and_trials_without_result_last(
-    service: ApiService,
-) -> None:
+async def test_best_trials_are_listed_first_and_trials_without_result_last(service: ApiService) -> None:
     """facts/resources#ml: scripts treat the first trial as the best. Parameter values are strings."""
     await create_job(service)
     await store_trials(service)
@@ -139,15 +132,11 @@ async def test_best_trials_are_listed_first_and_trials_without_result_last(
     }
     expected = ["SUCCEEDED", "SUCCEEDED", "SUCCEEDED", "FAILED", "CANCELLED", "PREPARING"]
     assert [trial["state"] for trial in output["trials"]] == expected
-    assert [trial["trialId"] for trial in output["trials"] if trial.get("isTrialStoppedEarly")] == [
-        "3"
-    ]
+    assert [trial["trialId"] for trial in output["trials"] if trial.get("isTrialStoppedEarly")] == ["3"]
     assert "finalMetric" not in output["trials"][3]
 
 
-async def test_finished_tuning_job_reports_the_ml_units_that_its_trials_consumed(
-    service: ApiService,
-) -> None:
+async def test_finished_tuning_job_reports_the_ml_units_that_its_trials_consumed(service: ApiService) -> None:
     """facts/machines#ml-units: a trial of one second costs ten node-minutes, in lists too."""
     await create_job(service)
     await store_trials(service)
@@ -193,9 +182,7 @@ async def test_resume_from_an_unsuitable_job_is_rejected(service: ApiService) ->
     assert (await service.call("POST", JOBS, ml_job(job_id="plain"))).status == 200
     await create_job(service)
     for previous in ("none", "plain", "census"):
-        answer = await request_job(
-            service, "more", resumePreviousJobId=previous, maxParallelTrials=11
-        )
+        answer = await request_job(service, "more", resumePreviousJobId=previous, maxParallelTrials=11)
         assert fields(answer) == {field, "hyperparameters.max_parallel_trials"}
     await finish(service)
     other = [{"parameterName": "rate", "type": "DOUBLE", "minValue": 0.2, "maxValue": 1}]

@@ -17,9 +17,7 @@ EVALUATION: dict[str, Any] = {
 }
 
 
-async def import_evaluation(
-    service: ApiService, model: str = "m1", **change: Any
-) -> dict[str, Any]:
+async def import_evaluation(service: ApiService, model: str = "m1", **change: Any) -> dict[str, Any]:
     body = {"modelEvaluation": EVALUATION | change}
     return await service.result("POST", f"{MODELS}/{model}/evaluations:import", body)
 

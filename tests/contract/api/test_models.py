@@ -27,9 +27,7 @@ async def aliases(service: ApiService, model: str = "m1") -> dict[str, set[str]]
     return {version["versionId"]: set(version.get("versionAliases", ())) for version in versions}
 
 
-async def test_upload_finishes_immediately_and_first_version_is_default(
-    service: ApiService,
-) -> None:
+async def test_upload_finishes_immediately_and_first_version_is_default(service: ApiService) -> None:
     model = MODEL | {"artifactUri": "gs://bucket/m", "versionAliases": ["gold"]}
     answer = await service.call(
         "POST", f"{MODELS}:upload", {"model": model | {"labels": {"a": "b"}}, "modelId": "m1"}
@@ -156,13 +154,9 @@ async def test_invalid_model_update_is_rejected(service: ApiService) -> None:
     path = f"{MODELS}/m1?updateMask=artifactUri,displayName,labels"
     several = await service.call("PATCH", path, {"displayName": "", "labels": {"K": "v"}})
     assert fields(several) == {"update_mask", "model.display_name", "model.labels.K"}
-    single = await service.call(
-        "PATCH", f"{MODELS}/m1@1?updateMask=displayName", {"displayName": "x"}
-    )
+    single = await service.call("PATCH", f"{MODELS}/m1@1?updateMask=displayName", {"displayName": "x"})
     assert fields(single) == {"update_mask"}
-    missing = await service.call(
-        "PATCH", f"{MODELS}/m2?updateMask=displayName", {"displayName": "x"}
-    )
+    missing = await service.call("PATCH", f"{MODELS}/m2?updateMask=displayName", {"displayName": "x"})
     assert missing.status == 404
 
 
@@ -270,6 +264,4 @@ async def test_all_wrong_fields_of_a_copy_are_reported_at_once(service: ApiServi
     assert fields(await copy_model(service)) == {"source_model"}
     await upload_model(service, modelId="m1")
     other = MODELS.replace("/p1/", "/p2/")
-    assert fields(await copy_model(service, other, sourceModel=f"{PLACE}/models/m1")) == {
-        "source_model"
-    }
+    assert fields(await copy_model(service, other, sourceModel=f"{PLACE}/models/m1")) == {"source_model"}

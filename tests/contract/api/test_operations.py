@@ -39,9 +39,7 @@ CHECK = replace(
 
 async def store_study(service: ApiService, *operations: Operation) -> None:
     """Store a study with these running operations."""
-    spec = StudySpec(
-        (Parameter("x", ParameterType.DOUBLE, 0, 1),), (Metric("loss", Goal.MINIMIZE),)
-    )
+    spec = StudySpec((Parameter("x", ParameterType.DOUBLE, 0, 1),), (Metric("loss", Goal.MINIMIZE),))
     await service.store.studies.create(Study(UID, STUDY, "study", spec, "{}", START))
     for operation in operations:
         await service.store.studies.begin_operation(operation)
@@ -60,9 +58,7 @@ async def get_operation(service: ApiService, name: str, prefix: str = "/ui/") ->
 
 
 @pytest.mark.parametrize("prefix", ["/ui/", "/v1/", "/v1beta1/"])
-async def test_suggest_operation_is_shown_running_and_finished(
-    service: ApiService, prefix: str
-) -> None:
+async def test_suggest_operation_is_shown_running_and_finished(service: ApiService, prefix: str) -> None:
     """spec/clients#surface: operation names are below studies. REST clients poll below /ui/, gcloud
     below /v1/."""
     await store_study(service, SUGGESTION)
@@ -78,10 +74,7 @@ async def test_suggest_operation_is_shown_running_and_finished(
     assert done["done"] is True
     assert response["@type"].endswith(f".{version}.SuggestTrialsResponse")
     assert response["studyState"] == "ACTIVE"
-    assert (response["startTime"], response["endTime"]) == (
-        "2025-10-09T08:53:20Z",
-        "2025-10-09T08:53:21Z",
-    )
+    assert (response["startTime"], response["endTime"]) == ("2025-10-09T08:53:20Z", "2025-10-09T08:53:21Z")
     assert [trial["id"] for trial in response["trials"]] == ["1", "2"]
     assert response["trials"][0]["parameters"] == [{"parameterId": "x", "value": 0.5}]
     assert {trial["clientId"] for trial in response["trials"]} == {"c1"}
@@ -165,9 +158,7 @@ async def test_finished_operations_are_deleted_with_their_study(service: ApiServ
     await store_study(service, SUGGESTION)
     await finish_suggestion(service)
     await service.store.studies.delete_trial(UID, 1)
-    assert [
-        t["id"] for t in (await get_operation(service, SUGGESTION.name))["response"]["trials"]
-    ] == ["2"]
+    assert [t["id"] for t in (await get_operation(service, SUGGESTION.name))["response"]["trials"]] == ["2"]
     await service.store.studies.delete_study(STUDY, service.clock)
     assert (await service.call("GET", f"/ui/{SUGGESTION.name}")).status == 404
 

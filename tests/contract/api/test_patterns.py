@@ -46,9 +46,7 @@ async def list_entries(service: ApiService, filter_: str, **more: Any) -> Answer
 
 async def write_long_lines(service: ApiService, lines: int = 150) -> None:
     await service.result("POST", f"{LOCATION}/customJobs", custom_job(pool()))
-    service.write_log(
-        1000, "workerpool0-0", *((START + n * SECOND, LONG_LINE) for n in range(1, lines + 1))
-    )
+    service.write_log(1000, "workerpool0-0", *((START + n * SECOND, LONG_LINE) for n in range(1, lines + 1)))
     service.clock = START + 1000 * SECOND
 
 
@@ -61,9 +59,7 @@ async def write_long_lines(service: ApiService, lines: int = 150) -> None:
         " OR ".join(f'textPayload:"*a*{n}*b"' for n in range(400)),
     ],
 )
-async def test_expensive_log_filter_does_not_block_the_event_loop(
-    service: ApiService, filter_: str
-) -> None:
+async def test_expensive_log_filter_does_not_block_the_event_loop(service: ApiService, filter_: str) -> None:
     await write_long_lines(service)
     async with event_loop_stays_responsive():
         answer = await list_entries(service, filter_)

@@ -29,9 +29,7 @@ def nodes(service: ApiService, count: int = 4) -> None:
     service.decide()
 
 
-async def create_resource(
-    service: ApiService, resource_id: str = "r1", **changes: Any
-) -> dict[str, Any]:
+async def create_resource(service: ApiService, resource_id: str = "r1", **changes: Any) -> dict[str, Any]:
     body = {"displayName": "mine", "resourcePools": [POOL], **changes}
     return await service.result("POST", f"{RESOURCES}?persistentResourceId={resource_id}", body)
 
@@ -69,9 +67,7 @@ async def test_create_operation_finishes_when_machines_are_reserved(service: Api
     assert ended["response"]["state"] == "RUNNING"
 
 
-async def test_create_operation_fails_when_machines_can_never_be_reserved(
-    service: ApiService,
-) -> None:
+async def test_create_operation_fails_when_machines_can_never_be_reserved(service: ApiService) -> None:
     nodes(service, 1)
     ended = await wait_for_end(service, await create_resource(service))
     assert ended["error"]["code"] == 8
@@ -83,25 +79,16 @@ async def test_create_operation_fails_when_machines_can_never_be_reserved(
     assert (await service.result("GET", f"/v1/{NAME}"))["state"] == "RUNNING"
 
 
-async def test_persistent_resource_id_is_optional_and_cannot_be_used_twice(
-    service: ApiService,
-) -> None:
+async def test_persistent_resource_id_is_optional_and_cannot_be_used_twice(service: ApiService) -> None:
     await running(service)
-    answer = await service.call(
-        "POST", f"{RESOURCES}?persistentResourceId=r1", {"resourcePools": [POOL]}
-    )
+    answer = await service.call("POST", f"{RESOURCES}?persistentResourceId=r1", {"resourcePools": [POOL]})
     assert (answer.status, answer.error["status"]) == (409, "ALREADY_EXISTS")
     await service.result("POST", RESOURCES, {"resourcePools": [POOL]})
     listed = (await service.result("GET", RESOURCES))["persistentResources"]
-    assert [view["name"].rpartition("/")[2].partition("-")[0] for view in listed] == [
-        "r1",
-        "resource",
-    ]
+    assert [view["name"].rpartition("/")[2].partition("-")[0] for view in listed] == ["r1", "resource"]
 
 
-async def test_all_wrong_fields_of_a_persistent_resource_are_reported_at_once(
-    service: ApiService,
-) -> None:
+async def test_all_wrong_fields_of_a_persistent_resource_are_reported_at_once(service: ApiService) -> None:
     """spec/submit#refusals; the rules for machines are those of a job's worker pools."""
     pools = [
         {"id": "a", "machineSpec": {"machineType": "n1-standrd-4"}, "replicaCount": "1"},
@@ -181,11 +168,7 @@ async def test_update_changes_only_name_labels_and_replica_counts_of_a_persisten
         {"resourcePools": [{"id": "pool-0"}]},
         {
             "resourcePools": [
-                {
-                    "id": "pool-0",
-                    "machineSpec": {"machineType": "n1-standard-8"},
-                    "replicaCount": "1",
-                }
+                {"id": "pool-0", "machineSpec": {"machineType": "n1-standard-8"}, "replicaCount": "1"}
             ]
         },
     ]
@@ -196,9 +179,7 @@ async def test_update_changes_only_name_labels_and_replica_counts_of_a_persisten
     assert fields(answer) == {"update_mask"}
 
 
-async def test_persistent_resource_that_is_not_running_cannot_be_changed(
-    service: ApiService,
-) -> None:
+async def test_persistent_resource_that_is_not_running_cannot_be_changed(service: ApiService) -> None:
     await create_resource(service)
     for method, path in (("POST", f"{NAME}:reboot"), ("PATCH", f"{NAME}?updateMask=labels")):
         answer = await service.call(method, f"/v1/{path}", {})
@@ -227,9 +208,7 @@ async def test_machine_released_while_its_usage_is_read_is_counted_once(
     assert after["machineHours"] == before["machineHours"] == 2
 
 
-async def test_deleting_a_persistent_resource_ends_its_create_operation(
-    service: ApiService,
-) -> None:
+async def test_deleting_a_persistent_resource_ends_its_create_operation(service: ApiService) -> None:
     begun = await create_resource(service)
     deleted = await wait_for_end(service, await service.result("DELETE", f"/v1/{NAME}"))
     assert deleted["response"]["@type"].endswith("google.protobuf.Empty")
@@ -274,8 +253,6 @@ async def test_persistent_resource_is_rejected_if_the_cluster_manages_the_job_qu
     service: ApiService,
 ) -> None:
     service.serve(settings=replace(service.services.settings, queue="Slurm"))
-    answer = await service.call(
-        "POST", f"{RESOURCES}?persistentResourceId=r1", {"resourcePools": [POOL]}
-    )
+    answer = await service.call("POST", f"{RESOURCES}?persistentResourceId=r1", {"resourcePools": [POOL]})
     assert answer.error["status"] == "FAILED_PRECONDITION"
     assert "Slurm" in answer.error["message"]

@@ -56,14 +56,10 @@ async def test_every_kind_of_job_is_pinned_to_its_packages(service: ApiService) 
     assert pins(await create_work(service, path, trials)) == expected
 
 
-async def test_container_arguments_cannot_read_packages_of_other_projects(
-    service: ApiService,
-) -> None:
+async def test_container_arguments_cannot_read_packages_of_other_projects(service: ApiService) -> None:
     """The service fetches the packages in these arguments like those of `packageUris`."""
     args = ["--module_name=own.show", "--package_uris=gs://theirs/trainer-0.1.tar.gz"]
-    answer = await service.call(
-        "POST", CUSTOM_JOBS, custom_job(container(imageUri=SKLEARN, args=args))
-    )
+    answer = await service.call("POST", CUSTOM_JOBS, custom_job(container(imageUri=SKLEARN, args=args)))
     assert "because it belongs to another project" in violations(answer)["package_uris"]
 
 
@@ -81,9 +77,7 @@ async def test_missing_package_is_not_pinned_and_causes_a_warning(service: ApiSe
     work = await create_work(service, CUSTOM_JOBS, custom_job(package(packageUris=[ONE, TWO])))
     assert pins(work) == {(JobPackage(ONE), JobPackage(TWO, sha256(TWO)))}
     timeline = (await service.call("GET", f"/trainshed/v1/jobs/{work.uid}/timeline")).body.decode()
-    assert (
-        f"The package {ONE} is not there yet, so the job is not pinned to its content" in timeline
-    )
+    assert f"The package {ONE} is not there yet, so the job is not pinned to its content" in timeline
     assert f"The package {TWO}" not in timeline
 
 
@@ -128,9 +122,7 @@ async def test_copied_job_keeps_the_package_pins_of_its_original(service: ApiSer
     # A new job uses the new contents, as does a clone with `--label trainshed-copy-of=`.
     service.buckets.contents[ONE] = "new"
     for fresh in (body, {**body, "labels": {"trainshed-copy-of": ""}}):
-        assert pins(await create_work(service, CUSTOM_JOBS, fresh)) == {
-            (JobPackage(ONE, sha256("new")),)
-        }
+        assert pins(await create_work(service, CUSTOM_JOBS, fresh)) == {(JobPackage(ONE, sha256("new")),)}
 
 
 @pytest.mark.parametrize("uid", ["5", "none", "9" * 30])
@@ -143,7 +135,4 @@ async def test_copy_of_a_missing_or_foreign_job_is_rejected(service: ApiService,
         job = {**custom_job(package(packageUris=[ONE])), "labels": {"trainshed-copy-of": wanted}}
         faults = violations(await service.call("POST", CUSTOM_JOBS, job))
         assert list(faults) == ["labels.trainshed-copy-of"]
-        assert (
-            f"The job {wanted!r} does not exist in the project p1"
-            in faults["labels.trainshed-copy-of"]
-        )
+        assert f"The job {wanted!r} does not exist in the project p1" in faults["labels.trainshed-copy-of"]

@@ -43,9 +43,7 @@ async def create_resources(service: ApiService) -> dict[str, str]:
 
     fields = {"displayName": SECRET, "labels": {"animal": SECRET}}
     await make("customJobs", f"{SPEECH}/customJobs", custom_job() | fields)
-    await make(
-        "hyperparameterTuningJobs", f"{SPEECH}/hyperparameterTuningJobs", tuning_job() | fields
-    )
+    await make("hyperparameterTuningJobs", f"{SPEECH}/hyperparameterTuningJobs", tuning_job() | fields)
     made = pipeline(trainingTaskInputs=inputs())
     await make("trainingPipelines", f"{SPEECH}/trainingPipelines", made | fields)
     await make("jobs", "/v1/projects/speech/jobs", ml_job() | {"jobId": "night"}, "night")
@@ -89,9 +87,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return statements
 
 
-def paths(
-    service: ApiService, there: dict[str, str], project: str
-) -> Iterator[tuple[str, str, str]]:
+def paths(service: ApiService, there: dict[str, str], project: str) -> Iterator[tuple[str, str, str]]:
     """Return (verb, path of an existing resource, path of a missing one) for every method about a
     part of a project."""
     for _, verb, template in served_methods(service):
@@ -121,9 +117,7 @@ def replace_ids(answer: Answer, there: dict[str, str]) -> tuple[int, str]:
     return answer.status, text
 
 
-async def test_no_method_reveals_resources_of_another_project(
-    service: ApiService, reads: list[str]
-) -> None:
+async def test_no_method_reveals_resources_of_another_project(service: ApiService, reads: list[str]) -> None:
     """Each method is called with the other project's ID, with its number, and with its resource IDs below the
     caller's project. The response and the number of reads must be the same as for a missing project."""
     there = await create_resources(service)
@@ -193,9 +187,7 @@ async def test_job_id_selects_only_jobs_of_readable_projects(service: ApiService
     assert (await service.call("POST", f"{PREFIX}jobs/night:cancel", {}, token=ana)).status == 200
 
 
-async def test_parent_parameter_grants_no_access_to_the_services_project(
-    service: ApiService,
-) -> None:
+async def test_parent_parameter_grants_no_access_to_the_services_project(service: ApiService) -> None:
     """Only the list of jobs accepts a parent. Without a project, a request applies to the service's
     own project."""
     ana = add_user(service.tokens, ANA, "roles/owner", "vision")
@@ -223,9 +215,7 @@ async def test_job_cannot_use_a_service_account_of_another_project(service: ApiS
         assert (await service.call("POST", path, job, token=ana)).status == status, account
 
 
-async def test_references_in_requests_reveal_no_resources_of_another_project(
-    service: ApiService,
-) -> None:
+async def test_references_in_requests_reveal_no_resources_of_another_project(service: ApiService) -> None:
     """The names of resources of `speech` occur in bodies and filters of requests about `vision`."""
     there = await create_resources(service)
     ana = add_user(service.tokens, ANA, "roles/owner", "vision")
@@ -266,9 +256,7 @@ async def test_references_in_requests_reveal_no_resources_of_another_project(
     empty = dict.fromkeys(there, MISSING)
     leaks: list[object] = []
     for wanted, other in zip(asks(there), asks(empty), strict=True):
-        answers = [
-            replace_ids(await service.call(*ask, token=ana), there) for ask in (wanted, other)
-        ]
+        answers = [replace_ids(await service.call(*ask, token=ana), there) for ask in (wanted, other)]
         answers = [(status, re.sub(r"\d{4,}", MISSING, text)) for status, text in answers]
         if answers[0] != answers[1] or SECRET in str(answers):
             leaks.append((wanted, answers))

@@ -107,9 +107,7 @@ async def _made_by(service: ApiService, parent: str) -> str:
     return str(name)
 
 
-async def test_running_deletion_of_an_expired_job_completes_when_the_timer_stops(
-    service: ApiService,
-) -> None:
+async def test_running_deletion_of_an_expired_job_completes_when_the_timer_stops(service: ApiService) -> None:
     await create_finished_job(service)
     service.clock += 2 * DAY
     begun, goes_on, removed = asyncio.Event(), asyncio.Event(), list[JobName]()

@@ -90,9 +90,7 @@ async def test_service_account_key_grants_the_accounts_rights(service: ApiServic
         assert whoami.json["email"] == EMAIL
 
 
-async def test_accounts_and_keys_are_listed_changed_deleted_and_audited(
-    service: ApiService,
-) -> None:
+async def test_accounts_and_keys_are_listed_changed_deleted_and_audited(service: ApiService) -> None:
     file = await key_file(service)
     audit = (await service.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
     assert audit[0]["method"] == "google.iam.admin.v1.IAM.CreateServiceAccountKey"
@@ -121,10 +119,7 @@ async def test_accounts_and_keys_are_listed_changed_deleted_and_audited(
     assert await service.result("GET", ACCOUNTS) == {"accounts": []}
     assert (await service.call("GET", ACCOUNT)).status == 404
     anywhere = await service.call("GET", f"/v1/projects/-/serviceAccounts/{EMAIL}")
-    assert (
-        f"service account '{EMAIL}' does not exist. Create it: `gcloud iam"
-        in anywhere.error["message"]
-    )
+    assert f"service account '{EMAIL}' does not exist. Create it: `gcloud iam" in anywhere.error["message"]
 
 
 async def test_wrong_fields_of_a_service_account_are_reported(service: ApiService) -> None:
@@ -156,9 +151,7 @@ async def test_tokens_of_deleted_key_or_disabled_account_are_rejected(service: A
     principal = service.tokens.authenticate(f"Bearer {program}")
     await service.call("POST", f"{ACCOUNT}:disable", {})
     assert not service.tokens.is_valid(principal), "what goes on for it ends"
-    assert [await has_access(service, taken) for taken in (token, sign_token(file), program)] == [
-        False
-    ] * 3
+    assert [await has_access(service, taken) for taken in (token, sign_token(file), program)] == [False] * 3
     assert (await exchange(service, sign_token(file))).json["error"] == "invalid_grant"
     await service.call("POST", f"{ACCOUNT}:enable", {})
     assert await has_access(service, token) and await has_access(service, program)
@@ -176,19 +169,13 @@ async def test_tokens_of_deleted_key_or_disabled_account_are_rejected(service: A
         assert (await service.call("GET", JOBS, token=former)).status == 401
     later = replace(job, job_uid=(service.clock // 10**6 + 1) << 22)
     assert await has_access(service, service.jobs.mint(later)[0])
-    assert (
-        await service.call("GET", JOBS, token=sign_token(await key_file(service)))
-    ).status == 403
+    assert (await service.call("GET", JOBS, token=sign_token(await key_file(service)))).status == 403
 
 
 async def test_job_with_disabled_or_deleted_account_is_rejected(service: ApiService) -> None:
     own = custom_job(serviceAccount=EMAIL)
     for verb, path, words in (
-        (
-            "POST",
-            f"{ACCOUNT}:disable",
-            f"is disabled, .* gcloud iam service-accounts enable {EMAIL}",
-        ),
+        ("POST", f"{ACCOUNT}:disable", f"is disabled, .* gcloud iam service-accounts enable {EMAIL}"),
         ("DELETE", ACCOUNT, "was deleted, .* gcloud iam service-accounts create"),
     ):
         await service.call(verb, path, {})
@@ -202,9 +189,7 @@ async def test_job_with_disabled_or_deleted_account_is_rejected(service: ApiServ
 
 
 @pytest.mark.parametrize("deleted", [ACCOUNT, "/v1/projects/p1"])
-async def test_job_timeline_shows_changes_of_its_service_account(
-    service: ApiService, deleted: str
-) -> None:
+async def test_job_timeline_shows_changes_of_its_service_account(service: ApiService, deleted: str) -> None:
     for uid, account in ((JobUid(1000), EMAIL), (JobUid(1001), "")):
         await service.result("POST", JOBS, custom_job(serviceAccount=account))
         job, _ = await service.store.reader.job_by_uid(uid)
@@ -259,9 +244,7 @@ async def test_deleted_account_is_removed_from_bucket_policies(
     store.catalog.create("theirs-1", project="p2")
     member, role = f"serviceAccount:{EMAIL}", "roles/storage.objectViewer"
     both = {"role": role, "members": [member, "user:ana@corp.example"]}
-    store.catalog.set_policy(
-        "theirs-1", [both, {"role": "roles/storage.admin", "members": [member]}]
-    )
+    store.catalog.set_policy("theirs-1", [both, {"role": "roles/storage.admin", "members": [member]}])
     assert (await service.call("DELETE", path)).status == 200
     assert store.catalog.get("theirs-1").policy == [{**both, "members": both["members"][1:]}]
 
@@ -307,9 +290,7 @@ async def test_forged_tokens_are_rejected(service: ApiService) -> None:
         "none": f"{encode({'alg': 'none', 'kid': kid})}.{body}.",
         "none with a signature": f"{encode({'alg': 'none', 'kid': kid})}.{body}.{signature}",
         "public key as secret": jwt.encode({"alg": "HS256", "kid": kid}, ours, as_secret),
-        "other algorithm": jwt.encode(
-            {"alg": "RS512", "kid": kid}, claims, own, algorithms=["RS512"]
-        ),
+        "other algorithm": jwt.encode({"alg": "RS512", "kid": kid}, claims, own, algorithms=["RS512"]),
         "other key": jwt.encode(
             {"alg": "RS256", "kid": kid}, {**claims, "aud": AUDIENCE}, RSAKey.generate_key(2048)
         ),
@@ -359,16 +340,12 @@ async def test_forged_tokens_use_no_memory() -> None:
 
 
 @pytest.mark.parametrize("group", ["", "ml"])
-async def test_token_creator_can_impersonate_a_service_account(
-    service: ApiService, group: str
-) -> None:
+async def test_token_creator_can_impersonate_a_service_account(service: ApiService, group: str) -> None:
     """`generateAccessToken`: the token lasts at most an hour and ends with the role, which may come
     from a group. The audit log contains both identities."""
     creator = "roles/iam.serviceAccountTokenCreator"
     ana = add_user(service.tokens, "ana@corp.example", creator, "p1", group)
-    answer = await service.call(
-        "POST", GENERATE_TOKEN, {"lifetime": "600s", "scope": ["x"]}, token=ana
-    )
+    answer = await service.call("POST", GENERATE_TOKEN, {"lifetime": "600s", "scope": ["x"]}, token=ana)
     token = answer.json["accessToken"]
     assert await has_access(service, token) and not await has_access(service, ana)
     await service.result("POST", JOBS, custom_job(), token=token)
@@ -406,9 +383,7 @@ async def test_impersonated_token_ends_with_the_impersonators_access(service: Ap
             assert (await service.call("GET", JOBS, token=token)).status == 401
 
 
-@pytest.mark.parametrize(
-    "role", ["roles/editor", "roles/aiplatform.admin", "roles/iam.serviceAccountUser"]
-)
+@pytest.mark.parametrize("role", ["roles/editor", "roles/aiplatform.admin", "roles/iam.serviceAccountUser"])
 async def test_users_without_the_required_role_cannot_create_keys_or_tokens_of_an_account(
     service: ApiService, role: str
 ) -> None:

@@ -62,9 +62,7 @@ def fields_of(link: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def shell(
-    service: ApiServiceWithShells, token: str = "", **order: Any
-) -> AsyncGenerator[Socket]:
+async def shell(service: ApiServiceWithShells, token: str = "", **order: Any) -> AsyncGenerator[Socket]:
     """Open a connection that requests a shell, with a new ticket if no token is passed."""
     token = token or (await service.result("POST", f"{JOB}:shell", {}))["token"]
     async with connect(service.app) as socket:
@@ -81,9 +79,7 @@ async def open_page(
     service: ApiServiceWithShells, uid: JobUid, name: str, token: str = ""
 ) -> tuple[tuple[str, str], tuple[str, str]]:
     """Open a page of a job as a browser does, and return its headers: host and session cookie."""
-    ticket = await service.result(
-        "POST", f"/trainshed/v1/jobs/{uid}:shell", {"port": name}, token=token
-    )
+    ticket = await service.result("POST", f"/trainshed/v1/jobs/{uid}:shell", {"port": name}, token=token)
     uri = urlsplit(str(ticket["uri"]))
     host = ("Host", uri.netloc)
     opened = await service.call("GET", f"{uri.path}?{uri.query}", token=None, headers=[host])
@@ -91,30 +87,22 @@ async def open_page(
 
 
 def autopsy(replica: ReplicaId = WORKER, attempt: int = 1) -> Autopsy:
-    return Autopsy(
-        JobUid(1000), attempt, replica, 1, START, START + 24 * 3600 * SECOND, 4096, exit_code=3
-    )
+    return Autopsy(JobUid(1000), attempt, replica, 1, START, START + 24 * 3600 * SECOND, 4096, exit_code=3)
 
 
-async def test_shell_is_opened_used_and_recorded_in_the_timeline(
-    service: ApiServiceWithShells,
-) -> None:
+async def test_shell_is_opened_used_and_recorded_in_the_timeline(service: ApiServiceWithShells) -> None:
     """spec/operations#shells: the job's timeline contains every step of a user's shell."""
     await running(service, web_access=False)
     ticket = await service.result("POST", f"{JOB}:shell", {"replica": "worker 0"})
     assert (ticket["replica"], ticket["task"]) == ("workerpool1-0", "workerpool1-0")
     async with connect(service.app) as socket:
-        socket.send_text(
-            token=ticket["token"], rows=50, columns=132, term="tmux", label="my $(job)"
-        )
+        socket.send_text(token=ticket["token"], rows=50, columns=132, term="tmux", label="my $(job)")
         assert await socket.next() == {"title": "workerpool1-0, job"}
         ((uid, attempt, replica, incarnation, wish),) = service.shells.opened
         assert (uid, attempt, replica, incarnation) == (1000, 1, WORKER, 1)
         assert (wish.rows, wish.columns, wish.term) == (50, 132, "tmux")
         assert wish.label == "my job workerpool1-0"
-        assert await shell_entries(service) == [
-            "owner@trainshed.local opened a shell in workerpool1-0."
-        ]
+        assert await shell_entries(service) == ["owner@trainshed.local opened a shell in workerpool1-0."]
         terminal = service.shells.terminals[0]
         socket.type(b"ls\r")
         assert await socket.next() == b"ls\r"
@@ -134,9 +122,7 @@ async def test_shell_is_opened_used_and_recorded_in_the_timeline(
     ]
 
 
-async def test_shell_ticket_for_a_port_of_a_job_connects_to_that_port(
-    service: ApiServiceWithShells,
-) -> None:
+async def test_shell_ticket_for_a_port_of_a_job_connects_to_that_port(service: ApiServiceWithShells) -> None:
     """A port is selected by number or by the name of a page of the job. A command in the request is
     ignored."""
     body = custom_job(pool(), package()) | {"labels": {"trainshed-ports": "web-8000_page"}}
@@ -200,9 +186,7 @@ async def test_stolen_cookie_of_a_job_page_opens_only_that_page_for_a_limited_ti
     assert len(service.shells.opened) == 2
 
 
-async def test_client_disconnect_closes_the_shell_and_is_recorded(
-    service: ApiServiceWithShells,
-) -> None:
+async def test_client_disconnect_closes_the_shell_and_is_recorded(service: ApiServiceWithShells) -> None:
     await running(service)
     async with shell(service) as socket:
         await socket.next()
@@ -228,9 +212,7 @@ async def test_shell_ticket_is_valid_for_a_single_use_within_one_minute(
     assert len(service.shells.opened) == 1
 
 
-async def test_malformed_shell_request_returns_an_error_message(
-    service: ApiServiceWithShells,
-) -> None:
+async def test_malformed_shell_request_returns_an_error_message(service: ApiServiceWithShells) -> None:
     async with connect(service.app) as socket:
         socket.sent.put_nowait({"type": "websocket.receive", "text": "[" * 20_000})
         # Python 3.14 parses a document that earlier versions reject as too deeply nested.
@@ -245,9 +227,7 @@ async def test_number_of_unused_shell_tickets_is_limited(service: ApiServiceWith
     assert service.services.tickets.redeem(others[-1]) == ticket
 
 
-@pytest.mark.parametrize(
-    "order", [{"rows": -1}, {"term": "a b"}, {"command": "a\0"}, {"rows": "many"}]
-)
+@pytest.mark.parametrize("order", [{"rows": -1}, {"term": "a b"}, {"command": "a\0"}, {"rows": "many"}])
 async def test_invalid_terminal_request_returns_an_error_message(
     service: ApiServiceWithShells, order: dict[str, Any]
 ) -> None:
@@ -257,9 +237,7 @@ async def test_invalid_terminal_request_returns_an_error_message(
     assert not service.shells.opened
 
 
-async def test_idle_shell_is_closed(
-    service: ApiServiceWithShells, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_idle_shell_is_closed(service: ApiServiceWithShells, monkeypatch: pytest.MonkeyPatch) -> None:
     await running(service)
     monkeypatch.setattr(surface, "IDLE_TIMEOUT", 0.01)
     async with shell(service) as socket:
@@ -338,16 +316,12 @@ async def test_job_with_dashboard_access_shows_a_port_and_link_while_its_primary
     service: ApiServiceWithShells,
 ) -> None:
     """docs/coming-from-vertex: `enableDashboardAccess`."""
-    made = await service.result(
-        "POST", f"{LOCATION}/customJobs", custom_job(enableDashboardAccess=True)
-    )
+    made = await service.result("POST", f"{LOCATION}/customJobs", custom_job(enableDashboardAccess=True))
     assert "webAccessUris" not in made
     name, uid = made["name"], int(made["name"].rpartition("/")[2])
     await service.run(name)
     port = dashboard_port(JobUid(uid))
-    expected = {
-        f"workerpool0-0:{port}": service.services.links.console_page(JobUid(uid), str(port))
-    }
+    expected = {f"workerpool0-0:{port}": service.services.links.console_page(JobUid(uid), str(port))}
     assert await links(service, name) == await described_links(service) == expected
     assert await links(service, name, PROGRAM_TOKEN) == {}
     await service.apply_events(name, ReplicaExited(1, PRIMARY, 1, exit_record(0)))
@@ -355,9 +329,7 @@ async def test_job_with_dashboard_access_shows_a_port_and_link_while_its_primary
 
 
 @pytest.mark.parametrize("asked_for", [True, False])
-async def test_running_trials_have_web_access_uris(
-    service: ApiServiceWithShells, asked_for: bool
-) -> None:
+async def test_running_trials_have_web_access_uris(service: ApiServiceWithShells, asked_for: bool) -> None:
     """facts/resources: trial 1 is running, trial 2 has not started."""
     spec = tuning_job()["trialJobSpec"] | {"enableWebAccess": asked_for}
     spec |= {"enableDashboardAccess": asked_for}
@@ -385,9 +357,7 @@ async def test_shell_link_gives_tickets_only_for_its_replica(
     async def refused_slowly(of: object, source: str) -> None:
         guesses.append(source)
 
-    monkeypatch.setattr(
-        authentication_limits.AuthenticationLimiter, "delay_failure", refused_slowly
-    )
+    monkeypatch.setattr(authentication_limits.AuthenticationLimiter, "delay_failure", refused_slowly)
     name = await running(service)
     uris = await links(service, name)
     fields = fields_of(uris["workerpool1-0"])
@@ -468,19 +438,13 @@ async def test_shells_can_be_disabled_by_the_operator(service: ApiServiceWithShe
     entries = await service.store.reader.timeline(JobUid(int(uid)))
     assert any("has disabled shells" in e.message for e in entries if e.kind == "warning")
     assert await links(service, name) == {}
-    assert (
-        "has disabled shells" in (await service.call("POST", f"{JOB}:shell", {})).error["message"]
-    )
+    assert "has disabled shells" in (await service.call("POST", f"{JOB}:shell", {})).error["message"]
     refused = await service.call("POST", "/shell/ticket", fields, token=None)
     assert "has disabled shells" in refused.error["message"]
 
 
-@pytest.mark.parametrize(
-    "name", ["", "page.js", "page.css", "xterm.js", "xterm.css", "addon-fit.js"]
-)
-async def test_shell_page_is_served_with_all_its_files(
-    service: ApiServiceWithShells, name: str
-) -> None:
+@pytest.mark.parametrize("name", ["", "page.js", "page.css", "xterm.js", "xterm.css", "addon-fit.js"])
+async def test_shell_page_is_served_with_all_its_files(service: ApiServiceWithShells, name: str) -> None:
     """The page works without the internet and loads nothing from other hosts."""
     answer = await service.call("GET", f"/shell/{name}", token=None)
     assert answer.status == 200
@@ -500,9 +464,7 @@ async def test_shell_page_serves_only_its_own_files_and_rejects_path_traversal(
     assert (await service.call("GET", "/shell", token=None)).status == 308
 
 
-async def test_autopsies_of_failed_replicas_are_listed_and_opened(
-    service: ApiServiceWithShells,
-) -> None:
+async def test_autopsies_of_failed_replicas_are_listed_and_opened(service: ApiServiceWithShells) -> None:
     name = await running(service)
     await service.apply_events(name, ReplicaExited(1, WORKER, 1, exit_record(3)))
     for attempt, replica in ((1, PRIMARY), (2, PRIMARY), (2, WORKER)):
@@ -521,13 +483,10 @@ async def test_autopsies_of_failed_replicas_are_listed_and_opened(
     # The shell uses the project's current buckets: those of the job's start could belong to another
     # project now.
     assert service.shells.opened[-1][-1].buckets == (("of-p1", "/data/buckets/now"),)
-    assert (
-        "owner@trainshed.local opened a shell in the files of workerpool0-0."
-        in await shell_entries(service)
+    assert "owner@trainshed.local opened a shell in the files of workerpool0-0." in await shell_entries(
+        service
     )
-    none = await service.call(
-        "POST", f"{JOB}:shell", {"autopsy": True, "replica": "worker 0", "attempt": 1}
-    )
+    none = await service.call("POST", f"{JOB}:shell", {"autopsy": True, "replica": "worker 0", "attempt": 1})
     assert none.status == 404
     assert "workerpool1-0 of attempt 2" in none.error["message"]
 

@@ -38,7 +38,5 @@ async def test_substituted_python_is_reported_before_and_after_submit(tmp_path: 
     assert "`pyenv install 3.7`" in substitutions[0]
     assert substitutions[0] in explained["warnings"]
     assert substitutions[0] not in explained["notices"]
-    assert substitutions[0] in [
-        entry["message"] for entry in timeline if entry["kind"] == "warning"
-    ]
+    assert substitutions[0] in [entry["message"] for entry in timeline if entry["kind"] == "warning"]
     service.close()

@@ -42,9 +42,7 @@ def pipeline_body(task_inputs: Any = None, **changes: Any) -> dict[str, Any]:
     return pipeline(trainingTaskInputs=inputs() if task_inputs is None else task_inputs, **changes)
 
 
-async def create_pipeline(
-    service: ApiService, task_inputs: Any = None, **changes: Any
-) -> dict[str, Any]:
+async def create_pipeline(service: ApiService, task_inputs: Any = None, **changes: Any) -> dict[str, Any]:
     return await service.result("POST", PIPELINES, pipeline_body(task_inputs, **changes))
 
 
@@ -101,11 +99,7 @@ async def test_finished_pipeline_contains_its_uploaded_model(service: ApiService
     assert "name" not in view["modelToUpload"]
     model = ModelName("p1", "us-central1", "m")
     await service.update_job(
-        view["name"],
-        state=JobState.SUCCEEDED,
-        started=START,
-        ended=START + SECOND,
-        model=f"{model}@2",
+        view["name"], state=JobState.SUCCEEDED, started=START, ended=START + SECOND, model=f"{model}@2"
     )
     shown = await service.result("GET", f"/v1/{view['name']}")
     assert shown["state"] == "PIPELINE_STATE_SUCCEEDED"

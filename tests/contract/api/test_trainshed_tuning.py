@@ -31,9 +31,9 @@ OURS = "/trainshed/v1/jobs"
 
 async def create_tuning_job(service: ApiService, **changes: Any) -> str:
     """Create a tuning job and return its name. Its uid is 1000 in a new service."""
-    return (
-        await service.result("POST", f"{LOCATION}/hyperparameterTuningJobs", tuning_job(**changes))
-    )["name"]
+    return (await service.result("POST", f"{LOCATION}/hyperparameterTuningJobs", tuning_job(**changes)))[
+        "name"
+    ]
 
 
 async def start_trials(service: ApiService, name: str, *uids: int) -> list[str]:
@@ -64,13 +64,7 @@ async def store_measurements(
     changes: dict[str, Any] = {"updated": service.clock}
     if over:
         commit["trials"] = (
-            replace(
-                trial,
-                state=TrialState.SUCCEEDED,
-                final=points[-1],
-                started=START,
-                ended=service.clock,
-            ),
+            replace(trial, state=TrialState.SUCCEEDED, final=points[-1], started=START, ended=service.clock),
         )
         work, _ = await service.store.reader.job(JobName.parse(name))
         assert isinstance(work, TuningJob)
@@ -103,9 +97,7 @@ async def test_outlook_is_returned_only_for_a_tuning_job_whose_trials_the_caller
     assert "measured 0 so far" in (await service.result("GET", path))["reason"]
     refused = await service.call("GET", f"{OURS}/71/outlook?parameter=x")
     assert "not a tuning job" in refused.error["message"]
-    study = await service.result(
-        "POST", f"{LOCATION}/studies", {"displayName": "s", "studySpec": SPEC}
-    )
+    study = await service.result("POST", f"{LOCATION}/studies", {"displayName": "s", "studySpec": SPEC})
     path = f"{OURS}/{quote(study['name'], safe='')}/outlook?parameter=rate"
     assert "measured 0 so far" in (await service.result("GET", path))["reason"]
     for project, status in (("p1", 200), ("p2", 403)):
@@ -119,16 +111,12 @@ async def test_metric_filter_uses_the_best_trial_of_a_tuning_job_or_the_job_of_a
     monkeypatch.setattr("trainshed.api.trainshed_v1.jobs._METRIC_TIME_LIMIT", 60.0)
     name = await create_tuning_job(service)
     await start_trials(service, name, 71)
-    await store_measurements(
-        service, name, await trial_of(service, 1000, 1), loss(3, 0.25), over=True
-    )
+    await store_measurements(service, name, await trial_of(service, 1000, 1), loss(3, 0.25), over=True)
     body = pipeline(trainingTaskInputs=inputs())
     piped = await service.result("POST", f"{LOCATION}/trainingPipelines", body)
     uid = str(int(piped["name"].rpartition("/")[2]) + 1)
     await service.run(f"{LOCATION}/customJobs/{uid}".removeprefix("/v1/"))
-    service.write_log(
-        int(uid), "workerpool0-0", (START, "epoch 1/3 loss: 0.5 - val_accuracy: 0.75")
-    )
+    service.write_log(int(uid), "workerpool0-0", (START, "epoch 1/3 loss: 0.5 - val_accuracy: 0.75"))
 
     async def list_trends(bound: str) -> list[tuple[str, str, list[float]]]:
         jobs = await list_jobs(service, f"project=p1&trend=true&metric={quote(bound)}")
@@ -138,15 +126,11 @@ async def test_metric_filter_uses_the_best_trial_of_a_tuning_job_or_the_job_of_a
     assert await list_trends("loss<1") == [("pipeline", "loss", [0.5]), best]
     assert await list_trends("loss<0.3") == [best]
     assert await list_trends("val_accuracy>0.5") == [("pipeline", "accuracy", [0.75])]
-    await service.update_job(
-        name, best=9
-    )  # Use a trial that does not exist, as if it had been deleted.
+    await service.update_job(name, best=9)  # Use a trial that does not exist, as if it had been deleted.
     assert [kind for kind, *_ in await list_trends("loss<1")] == ["pipeline"]
 
 
-async def test_job_list_contains_top_level_jobs_or_children_of_a_parent(
-    service: ApiService,
-) -> None:
+async def test_job_list_contains_top_level_jobs_or_children_of_a_parent(service: ApiService) -> None:
     name = await create_tuning_job(service)
     jobs = await start_trials(service, name, 71, 72, 73)
     assert (await service.call("POST", f"{LOCATION}/customJobs", custom_job())).status == 200
@@ -169,9 +153,7 @@ async def test_job_list_contains_top_level_jobs_or_children_of_a_parent(
         assert (body.status, "page" in body.error["message"].lower()) == (400, True)
     # Both values are states of jobs: a pipeline that waits for its job is PREPARING.
     assert top[0]["state"] == "PREPARING"
-    assert [job["kind"] for job in await list_jobs(service, "project=p1&state=preparing")] == [
-        "pipeline"
-    ]
+    assert [job["kind"] for job in await list_jobs(service, "project=p1&state=preparing")] == ["pipeline"]
 
 
 async def test_describe_shows_the_search_and_its_trials(service: ApiService) -> None:
@@ -180,9 +162,7 @@ async def test_describe_shows_the_search_and_its_trials(service: ApiService) -> 
     await service.run(first)
     service.write_log(71, "workerpool0-0", (START, "epoch 1/3 loss: 0.5"))
     printed = (await service.result("GET", f"{OURS}/1000/curves"))["curves"]
-    assert [(curve["job"], curve["trial"], curve["tag"]) for curve in printed] == [
-        (first, 1, "loss")
-    ]
+    assert [(curve["job"], curve["trial"], curve["tag"]) for curve in printed] == [(first, 1, "loss")]
     service.clock = START + 9 * SECOND
     curve = [loss(step, 1 / step) for step in range(1, 101)]
     await store_measurements(service, name, await trial_of(service, 1000, 1), *curve, over=True)
@@ -317,9 +297,7 @@ async def test_watch_sends_a_tuning_job_after_each_change_of_the_job_or_its_tria
         assert await lines.next() is None
 
 
-@pytest.mark.parametrize(
-    ("method", "path"), [("POST", ":drill"), ("GET", "/resumeReport"), ("GET", "/logs")]
-)
+@pytest.mark.parametrize(("method", "path"), [("POST", ":drill"), ("GET", "/resumeReport"), ("GET", "/logs")])
 async def test_replica_command_on_tuning_job_suggests_a_trials_job(
     service: ApiService, method: str, path: str
 ) -> None:
@@ -347,9 +325,7 @@ async def test_replica_commands_on_a_pipeline_use_its_custom_job(service: ApiSer
     assert "is a tuning job" in refused.error["message"]
 
 
-async def test_explain_method_for_a_tuning_job_describes_a_single_trial(
-    service: ApiService,
-) -> None:
+async def test_explain_method_for_a_tuning_job_describes_a_single_trial(service: ApiService) -> None:
     """spec/submit#preflight."""
     jobs: Sequence[tuple[str, Any]] = (("vertex", tuning_job()), ("ml", tuned_job(maxTrials=3)))
     for api, job in jobs:
@@ -358,9 +334,7 @@ async def test_explain_method_for_a_tuning_job_describes_a_single_trial(
         assert answer["machines"][0]["replicas"] == 1
         assert answer["notices"][0].startswith("This is a tuning job.")
     bad = {"api": "vertex", "project": "p1", "location": "us-central1"}
-    refused = await service.call(
-        "POST", f"{OURS}:explain", {**bad, "job": tuning_job(maxTrialCount=0)}
-    )
+    refused = await service.call("POST", f"{OURS}:explain", {**bad, "job": tuning_job(maxTrialCount=0)})
     assert "max_trial_count" in refused.error["message"]
     assert await list_jobs(service, "project=p1") == []
 

@@ -33,17 +33,13 @@ async def suggest(service: ApiService, path: str, client: str = "a", count: int 
     return await service.call("POST", f"{path}/trials:suggest", body)
 
 
-async def suggest_trials(
-    service: ApiService, path: str, client: str = "a", count: int = 1
-) -> list[Any]:
+async def suggest_trials(service: ApiService, path: str, client: str = "a", count: int = 1) -> list[Any]:
     return (await suggest(service, path, client, count)).json["response"].get("trials", [])
 
 
 async def measure(service: ApiService, trial: str, value: Any, **more: Any) -> Answer:
     measurement = {"metrics": [{"metricId": "loss", "value": value}]} | more
-    return await service.call(
-        "POST", f"/v1/{trial}:addTrialMeasurement", {"measurement": measurement}
-    )
+    return await service.call("POST", f"/v1/{trial}:addTrialMeasurement", {"measurement": measurement})
 
 
 def precondition(answer: Answer) -> str:
@@ -108,9 +104,7 @@ async def test_client_without_id_gets_its_active_trial_again(service: ApiService
     path = await study(service)
     request = {"suggestionCount": 1}
     numbers = [
-        (await service.result("POST", f"{path}/trials:suggest", body))["response"]["trials"][0][
-            "id"
-        ]
+        (await service.result("POST", f"{path}/trials:suggest", body))["response"]["trials"][0]["id"]
         for body in (request, request, request | {"clientId": "a"})
     ]
     assert numbers == ["1", "1", "2"]
@@ -146,9 +140,7 @@ async def test_number_of_trials_of_a_study_is_limited(service: ApiService) -> No
     await suggest_trials(service, path, "a", 2)
     full = await suggest(service, path, "b")
     assert "the maximum of 2 trials" in precondition(full)
-    assert "the maximum of 2 trials" in precondition(
-        await service.call("POST", f"{path}/trials", OWN)
-    )
+    assert "the maximum of 2 trials" in precondition(await service.call("POST", f"{path}/trials", OWN))
     assert len(await suggest_trials(service, path, "a", 5)) == 2
     await service.call("DELETE", f"{path}/trials/1")
     assert [trial["id"] for trial in await suggest_trials(service, path, "b")] == ["3"]
@@ -159,8 +151,7 @@ async def test_finished_study_suggests_only_pending_trials(service: ApiService) 
     await suggest_trials(service, path, "a")
     name = StudyName.parse(path.removeprefix("/v1/"))
     await service.store.studies.change(
-        name,
-        lambda study: replace(study, state=StudyState.COMPLETED, inactive_reason="all was tried"),
+        name, lambda study: replace(study, state=StudyState.COMPLETED, inactive_reason="all was tried")
     )
     assert [trial["id"] for trial in await suggest_trials(service, path, "a", 3)] == ["1"]
     other = await suggest(service, path, "b")
@@ -178,11 +169,7 @@ async def test_measurements_are_ordered_and_equal_steps_are_replaced(service: Ap
     answer = await measure(service, trial["name"], 0.4, stepCount="2", elapsedDuration="3.5s")
     assert answer.json["measurements"] == [
         {"stepCount": "1", "metrics": [{"metricId": "loss", "value": 0.7}]},
-        {
-            "elapsedDuration": "3.500s",
-            "stepCount": "2",
-            "metrics": [{"metricId": "loss", "value": 0.4}],
-        },
+        {"elapsedDuration": "3.500s", "stepCount": "2", "metrics": [{"metricId": "loss", "value": 0.4}]},
     ]
     assert await service.result("GET", f"/v1/{trial['name']}") == answer.json
 
@@ -199,15 +186,11 @@ async def test_trial_is_completed_once_with_its_final_measurement(service: ApiSe
     for verb in (":complete", ":stop", ":checkTrialEarlyStoppingState"):
         late = await service.call("POST", f"/v1/{trial['name']}{verb}", {})
         assert "has already finished" in precondition(late), verb
-    assert "has already finished" in precondition(
-        await measure(service, trial["name"], 0.1, stepCount=9)
-    )
+    assert "has already finished" in precondition(await measure(service, trial["name"], 0.1, stepCount=9))
     assert await service.result("GET", f"/v1/{trial['name']}") == done
 
 
-async def test_trial_completed_without_a_measurement_becomes_infeasible(
-    service: ApiService,
-) -> None:
+async def test_trial_completed_without_a_measurement_becomes_infeasible(service: ApiService) -> None:
     """facts/resources#trials: an INFEASIBLE trial is finished and has no final measurement."""
     path = await study(service)
     first, second = await suggest_trials(service, path, count=2)
@@ -263,9 +246,7 @@ async def test_trial_created_with_a_result_is_finished(service: ApiService) -> N
     assert (made["measurements"], made["finalMeasurement"]) == (curve, curve[0])
 
 
-async def test_list_of_trials_is_returned_in_pages_and_omits_deleted_trials(
-    service: ApiService,
-) -> None:
+async def test_list_of_trials_is_returned_in_pages_and_omits_deleted_trials(service: ApiService) -> None:
     path = await study(service)
     await suggest_trials(service, path, count=5)
     await service.call("DELETE", f"{path}/trials/2")
@@ -284,28 +265,20 @@ async def test_list_of_trials_is_returned_in_pages_and_omits_deleted_trials(
     assert (await service.call("GET", f"{path}/trials/two")).status == 400
 
 
-async def test_optimal_trials_of_several_objectives_are_the_pareto_front(
-    service: ApiService,
-) -> None:
+async def test_optimal_trials_of_several_objectives_are_the_pareto_front(service: ApiService) -> None:
     """spec/tuning#objectives: the study API supports several objectives."""
     metrics = [{"metricId": "loss", "goal": "MINIMIZE"}, {"metricId": "speed", "goal": "MAXIMIZE"}]
     path = await study(service, metrics=metrics)
     for trial, (loss, speed) in zip(
-        await suggest_trials(service, path, count=4),
-        ((1, 1), (2, 3), (3, 2), (0.5, 0.5)),
-        strict=True,
+        await suggest_trials(service, path, count=4), ((1, 1), (2, 3), (3, 2), (0.5, 0.5)), strict=True
     ):
         values = [{"metricId": "loss", "value": loss}, {"metricId": "speed", "value": speed}]
-        await service.call(
-            "POST", f"/v1/{trial['name']}:complete", {"finalMeasurement": {"metrics": values}}
-        )
+        await service.call("POST", f"/v1/{trial['name']}:complete", {"finalMeasurement": {"metrics": values}})
     answer = await service.result("POST", f"{path}/trials:listOptimalTrials", {})
     assert [trial["id"] for trial in answer["optimalTrials"]] == ["1", "2", "4"]
 
 
-async def test_study_with_existing_name_is_rejected_and_found_by_lookup(
-    service: ApiService,
-) -> None:
+async def test_study_with_existing_name_is_rejected_and_found_by_lookup(service: ApiService) -> None:
     """spec/clients#conflicts: Study.create_or_load finds the study by this error 409."""
     path = await study(service)
     again = await service.call("POST", STUDIES, {"displayName": "tune", "studySpec": SPEC})

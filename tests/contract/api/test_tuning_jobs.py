@@ -59,11 +59,7 @@ async def test_trials_are_shown_in_order_with_their_measurements(service: ApiSer
         ],
         "finalMeasurement": measured,
         "measurements": [
-            {
-                "stepCount": "10",
-                "elapsedDuration": "1s",
-                "metrics": [{"metricId": "loss", "value": 0.75}],
-            },
+            {"stepCount": "10", "elapsedDuration": "1s", "metrics": [{"metricId": "loss", "value": 0.75}]},
             measured,
         ],
         "startTime": "2025-10-09T08:53:21Z",
@@ -77,9 +73,7 @@ async def test_trials_are_shown_in_order_with_their_measurements(service: ApiSer
     assert "startTime" not in third
 
 
-@pytest.mark.parametrize(
-    "text", ["stall-after=soon", "ports=a-6006_", "ports=a-65536", "ports=a-1_a-2"]
-)
+@pytest.mark.parametrize("text", ["stall-after=soon", "ports=a-6006_", "ports=a-65536", "ports=a-1_a-2"])
 async def test_invalid_trainshed_label_is_rejected(service: ApiService, text: str) -> None:
     label, _, value = text.partition("=")
     answer = await service.call("POST", JOBS, tuning_job(labels={f"trainshed-{label}": value}))

@@ -36,9 +36,7 @@ def is_served(service: ApiService, verb: str, path: str) -> bool:
     return match[0].rpc.full_name in service.registry.methods
 
 
-async def test_every_public_method_is_served_or_explicitly_unimplemented(
-    service: ApiService,
-) -> None:
+async def test_every_public_method_is_served_or_explicitly_unimplemented(service: ApiService) -> None:
     count = 0
     for name, verb, template in KNOWN:
         path = template.replace("*", "x")
@@ -56,11 +54,7 @@ async def test_every_public_method_is_served_or_explicitly_unimplemented(
     ("verb", "path", "words"),
     [
         ("POST", f"{LOCATION}/endpoints/1:predict", "does not deploy them"),
-        (
-            "GET",
-            f"{LOCATION}/datasets/1/annotationSpecs/2",
-            "pass its path to the program, gs://BUCKET/PATH",
-        ),
+        ("GET", f"{LOCATION}/datasets/1/annotationSpecs/2", "pass its path to the program, gs://BUCKET/PATH"),
         ("GET", f"{LOCATION}/pipelineJobs", "each step as a customJob"),
         ("POST", f"{LOCATION}/indexes", "Build the index in a custom job"),
         ("POST", f"{LOCATION}/notebookRuntimes:assign", "run --notebook"),
@@ -112,9 +106,7 @@ async def test_customer_managed_encryption_key_is_rejected(
         ("models:upload", {"model": {"displayName": "x", "description": "d" * 1_000_001}}),
     ],
 )
-async def test_size_of_a_stored_resource_is_limited(
-    service: ApiService, path: str, body: Any
-) -> None:
+async def test_size_of_a_stored_resource_is_limited(service: ApiService, path: str, body: Any) -> None:
     answer = await service.call("POST", f"{LOCATION}/{path}", body)
     assert answer.status == 400 and "1,000,000 bytes as JSON" in str(answer.error)
 
@@ -131,6 +123,4 @@ async def test_unimplemented_method_has_the_same_error_over_grpc(
     status: Any = status_of(failure.value)
     assert status.code == grpc.StatusCode.UNIMPLEMENTED.value[0]
     assert status.message == over_rest.error["message"]
-    assert status.message.startswith(
-        f"{STORES}.CreateFeaturestore is not served here. Put the data"
-    )
+    assert status.message.startswith(f"{STORES}.CreateFeaturestore is not served here. Put the data")

@@ -46,9 +46,7 @@ async def test_error_for_an_unknown_enum_value_suggests_the_closest_valid_value(
     assert text.endswith(f'"{tier}"; did you mean {meant}? The values are {TIERS}.')
 
 
-async def test_error_for_an_incomplete_enum_name_suggests_the_full_name(
-    service: ApiService,
-) -> None:
+async def test_error_for_an_incomplete_enum_name_suggests_the_full_name(service: ApiService) -> None:
     shown = await faults(service, VERTEX_JOBS, custom_job(gpu_pool("nvidia-h100")))
     assert "; did you mean NVIDIA_H100_80GB? The values" in next(iter(shown.values()))
 
@@ -58,9 +56,7 @@ async def test_unknown_accelerators_are_rejected_by_number_and_name(
     service: ApiService, accelerator: object
 ) -> None:
     spec = {"type": accelerator, "count": "1"}
-    body = ml_job(
-        scaleTier="CUSTOM", masterType="n1-standard-8", masterConfig={"acceleratorConfig": spec}
-    )
+    body = ml_job(scaleTier="CUSTOM", masterType="n1-standard-8", masterConfig={"acceleratorConfig": spec})
     shown = await faults(service, ML_JOBS, body)
     if accelerator is None:
         assert list(shown) == ["master_config.accelerator_config.count"], "null is not set"

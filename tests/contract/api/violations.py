@@ -7,9 +7,7 @@ def violations(answer: Answer) -> dict[str, str]:
     """Return the description of each wrong field in a rejected request."""
     assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT"), answer.body
     (details,) = answer.error["details"]
-    return {
-        violation["field"]: violation["description"] for violation in details["fieldViolations"]
-    }
+    return {violation["field"]: violation["description"] for violation in details["fieldViolations"]}
 
 
 def fields(answer: Answer) -> set[str]:

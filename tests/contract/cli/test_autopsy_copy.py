@@ -29,9 +29,7 @@ def test_autopsy_copy_omits_symlinks_that_lead_outside_the_copied_directory(tmp_
     removed = shell._remove_escapes(root)  # pyright: ignore[reportPrivateUsage]
     assert {"absolute", "above", "directory", "pipe"} <= set(removed)
     assert not [
-        path
-        for path in root.rglob("*")
-        if not Path(os.path.realpath(path)).is_relative_to(root.resolve())
+        path for path in root.rglob("*") if not Path(os.path.realpath(path)).is_relative_to(root.resolve())
     ]
     assert (root / "inside").read_text() == "w" == (root / "model/sibling/weights").read_text()
     assert outside.exists() and (root / "dangling").is_symlink()

@@ -19,9 +19,7 @@ def object_resource(name: str, size: int = 5) -> dict[str, Any]:
 
 @pytest.fixture
 def bucket(service: FakeService) -> FakeService:
-    service.on(
-        "GET", OBJECTS, {"items": [object_resource("d/a.txt"), object_resource("d/e/b.txt", 3000)]}
-    )
+    service.on("GET", OBJECTS, {"items": [object_resource("d/a.txt"), object_resource("d/e/b.txt", 3000)]})
     for name in ("d/a.txt", "d/e/b.txt"):
         service.on("GET", f"{OBJECTS}/{name}", name.encode())
         service.on("DELETE", f"{OBJECTS}/{name}", {})
@@ -41,9 +39,7 @@ def test_directory_is_listed_with_its_contents(service: FakeService) -> None:
     assert service.sent[-1].query["project"] == "q"
 
 
-def test_directory_is_uploaded_and_downloaded(
-    trainshed: Invoke, bucket: FakeService, tmp_path: Path
-) -> None:
+def test_directory_is_uploaded_and_downloaded(trainshed: Invoke, bucket: FakeService, tmp_path: Path) -> None:
     here = tmp_path / "here"
     result = trainshed("buckets", "cp", "-r", "gs://b/d", str(here))
     assert result.exit_code == 0, result.stderr
@@ -88,8 +84,7 @@ def test_copy_of_several_files_to_a_single_file_name_is_rejected_before_copying(
     refused = trainshed("buckets", "cp", str(file), "gs://b/d/a.txt", "gs://b/up")
     assert "If the target is a directory, write gs://b/up/" in refused.stderr
     assert (
-        "as gs://BUCKET/NAME"
-        in trainshed("buckets", "cp", "gs://b/d/a.txt", str(file), str(tmp_path)).stderr
+        "as gs://BUCKET/NAME" in trainshed("buckets", "cp", "gs://b/d/a.txt", str(file), str(tmp_path)).stderr
     )
     assert "Standard input has no file name" in trainshed("buckets", "cp", "-", "gs://b/up/").stderr
     assert not bucket.sent
@@ -137,9 +132,7 @@ def test_file_names_have_a_maximum_length_and_are_utf_8(
     assert (refused.exit_code, "it is not UTF-8" in refused.stderr) == (1, True)
 
 
-def test_directory_is_deleted_only_with_the_recursive_option(
-    trainshed: Invoke, bucket: FakeService
-) -> None:
+def test_directory_is_deleted_only_with_the_recursive_option(trainshed: Invoke, bucket: FakeService) -> None:
     assert "use -r" in trainshed("buckets", "rm", "gs://b/d/").stderr
     assert trainshed("buckets", "rm", "-r", "gs://b/d").exit_code == 0
     deleted = [request.path for request in bucket.sent if request.method == "DELETE"]

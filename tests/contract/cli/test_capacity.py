@@ -33,16 +33,12 @@ def test_drain_command_sends_the_reason_and_returns_immediately(service: FakeSer
     assert json.loads(service.sent[0].body) == {"reason": "new disk"}
 
 
-def test_drain_command_with_the_wait_option_returns_when_the_node_is_empty(
-    service: FakeService,
-) -> None:
+def test_drain_command_with_the_wait_option_returns_when_the_node_is_empty(service: FakeService) -> None:
     both = node("node-1", "workerpool0-0", "workerpool1-0", condition="DRAINED")
     single = node("node-1", "workerpool1-0", condition="DRAINED")
     none = node("node-1", condition="DRAINED")
     service.on("POST", f"{NODES}/node-1:drain", both)
-    service.on(
-        "GET", NODES, *({"nodes": [node("node-2"), record]} for record in (both, single, none))
-    )
+    service.on("GET", NODES, *({"nodes": [node("node-2"), record]} for record in (both, single, none)))
     result = service.cli("nodes", "drain", "node-1", "--wait")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines() == [

@@ -22,9 +22,7 @@ from trainshed.cli import login
 from trainshed.cli.client import Client
 
 
-def test_missing_service_error_contains_the_start_command(
-    trainshed: Invoke, tmp_path: Path
-) -> None:
+def test_missing_service_error_contains_the_start_command(trainshed: Invoke, tmp_path: Path) -> None:
     result = trainshed("jobs", "list")
     assert result.exit_code == 1
     assert result.stderr == (
@@ -66,12 +64,8 @@ def test_wrong_token_error_contains_advice_and_hides_the_token(service: FakeServ
     assert "wrong" not in result.stderr
 
 
-def test_each_wrong_field_of_a_rejected_request_is_printed_on_a_separate_line(
-    service: FakeService,
-) -> None:
-    service.refuse(
-        "GET", "/trainshed/v1/jobs", 400, "long text", state="'X' is no state.", limit="is odd."
-    )
+def test_each_wrong_field_of_a_rejected_request_is_printed_on_a_separate_line(service: FakeService) -> None:
+    service.refuse("GET", "/trainshed/v1/jobs", 400, "long text", state="'X' is no state.", limit="is odd.")
     result = service.cli("jobs", "list", "--state", "X")
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
@@ -82,18 +76,13 @@ def test_each_wrong_field_of_a_rejected_request_is_printed_on_a_separate_line(
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [("jobs", "list", "--limit", "0"), ("jobs", "describe"), ("jobs", "nonsense"), ("env", "x")],
+    "arguments", [("jobs", "list", "--limit", "0"), ("jobs", "describe"), ("jobs", "nonsense"), ("env", "x")]
 )
-def test_command_line_errors_exit_with_status_2(
-    trainshed: Invoke, arguments: tuple[str, ...]
-) -> None:
+def test_command_line_errors_exit_with_status_2(trainshed: Invoke, arguments: tuple[str, ...]) -> None:
     assert trainshed(*arguments).exit_code == 2
 
 
-def test_command_whose_output_pipe_closes_prints_no_error(
-    service: FakeService, tmp_path: Path
-) -> None:
+def test_command_whose_output_pipe_closes_prints_no_error(service: FakeService, tmp_path: Path) -> None:
     """A status of 1 would indicate a failed command, for example in a shell with `set -o pipefail`."""
     jobs = [job(str(number)) for number in range(2_000)]
     service.on("GET", "/trainshed/v1/jobs", {"jobs": jobs, "nextPageToken": ""})
@@ -127,10 +116,7 @@ def test_output_and_encoding_errors_are_printed_as_a_single_sentence(
         *("bash", "-c", f"{sys.executable} -m trainshed jobs list --project {name} {where}"),
         env={**os.environ, "TRAINSHED_DATA": str(tmp_path)},
     )
-    assert (result.returncode != 0, result.stderr.strip().partition("\n")[0]) == (
-        bool(message),
-        message,
-    )
+    assert (result.returncode != 0, result.stderr.strip().partition("\n")[0]) == (bool(message), message)
 
 
 @contextmanager
@@ -164,9 +150,7 @@ def test_error_sent_before_the_end_of_an_upload_is_printed(trainshed: Invoke) ->
 def test_interrupted_download_keeps_the_existing_file(trainshed: Invoke, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.write_text("mine")
-    with early_closing_server(
-        b"HTTP/1.1 200 Fine\r\ncontent-length: 1000\r\n\r\nsome of it"
-    ) as url:
+    with early_closing_server(b"HTTP/1.1 200 Fine\r\ncontent-length: 1000\r\n\r\nsome of it") as url:
         words = ("buckets", "cp", "gs://b/x", str(kept), "--url", url, "--token", TOKEN)
         assert trainshed(*words).exit_code == 1
     assert kept.read_text() == "mine"
@@ -210,16 +194,12 @@ def test_login_command_succeeds_despite_silent_and_closed_connections(
     assert json.loads(login_json.read_text())["token"] == TOKEN
 
 
-def test_login_with_empty_standard_input_is_rejected(
-    service: FakeService, login_json: Path
-) -> None:
+def test_login_with_empty_standard_input_is_rejected(service: FakeService, login_json: Path) -> None:
     result = service.cli("login", service.address, "--token", "-", input="")
     assert result.exit_code == 2 and "Standard input contains no token." in result.stderr
 
 
-def test_login_does_not_keep_the_ca_of_another_service(
-    service: FakeService, login_json: Path
-) -> None:
+def test_login_does_not_keep_the_ca_of_another_service(service: FakeService, login_json: Path) -> None:
     login_json.parent.mkdir(parents=True)
     login_json.write_text(json.dumps({"url": "https://a.example", "token": "t", "ca": "/a.pem"}))
     assert service.cli("login", service.address, "--token", TOKEN).exit_code == 0

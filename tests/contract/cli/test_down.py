@@ -49,10 +49,7 @@ def test_down_cancels_jobs_waits_and_stops_the_service(
 
 
 def test_down_with_an_endpoint_variable_does_not_stop_the_local_service(
-    service: FakeService,
-    process: "subprocess.Popen[bytes]",
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    service: FakeService, process: "subprocess.Popen[bytes]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command cancels all jobs, so it must not apply to a service that the user has not named."""
     (tmp_path / ".trainshed").symlink_to(tmp_path)
@@ -88,9 +85,7 @@ def test_down_does_not_stop_the_service_while_a_job_runs(
 def test_temporary_directory_is_kept_while_its_service_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ignores_sigterm = (
-        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(); input()"
-    )
+    ignores_sigterm = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(); input()"
     with running(sys.executable, "-uc", ignores_sigterm, stdin=-1, stdout=-1) as process:
         assert process.stdout is not None and process.stdout.readline()
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -105,9 +100,7 @@ def store_allocations(data: Path, *commands: list[str]) -> Path:
     """Store allocations of an ended service that it could not release, one per command."""
     file = data / "engines" / "slurm" / "held.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    left = [
-        Leftover(f"hold-{n}", "Slurm is away", tuple(single)) for n, single in enumerate(commands)
-    ]
+    left = [Leftover(f"hold-{n}", "Slurm is away", tuple(single)) for n, single in enumerate(commands)]
     file.write_text(text(left))
     return file
 

@@ -54,9 +54,7 @@ def running(service: FakeService) -> None:
     service.on("GET", f"{JOB}/timeline", {"name": "n", "entries": entries})
 
 
-def test_drill_is_created_watched_and_reported(
-    service: FakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drill_is_created_watched_and_reported(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drill, "_POLL_INTERVAL", 0.0)
     running(service)
     answers = [INJECTED, RESTARTED, RESTARTED, drill_report()]
@@ -78,9 +76,7 @@ def test_drill_is_created_watched_and_reported(
     ]
 
 
-def test_drill_command_exits_with_status_1_if_the_job_starts_from_the_beginning(
-    service: FakeService,
-) -> None:
+def test_drill_command_exits_with_status_1_if_the_job_starts_from_the_beginning(service: FakeService) -> None:
     running(service)
     service.on("GET", REPORT, report(drill_report("started_over"), result="FAIL"))
     data = service.cli("drill", "7", "--kind", "kill", "--format", "json")

@@ -57,9 +57,7 @@ def test_env_command_does_not_set_the_project_variable_that_causes_google_reques
     assert environment(value)["GOOGLE_CLOUD_PROJECT"] == "ours"
 
 
-def test_env_unset_removes_all_variables_without_a_service(
-    trainshed: Invoke, tmp_path: Path
-) -> None:
+def test_env_unset_removes_all_variables_without_a_service(trainshed: Invoke, tmp_path: Path) -> None:
     write_service_file(tmp_path, "http://127.0.0.1:7")
     value = trainshed("env").stdout
     (tmp_path / "service.json").unlink()
@@ -84,9 +82,7 @@ def test_env_reads_the_defaults_of_a_remote_service(service: FakeService) -> Non
     # This variable would send the user's own credentials to that endpoint.
     assert "CLOUD_STORAGE_EMULATOR_ENDPOINT" not in result.stdout
     # The shell may run in another directory, so the path is absolute.
-    assert connection.remote(service.address, TOKEN, "", "ca.pem").ca == str(
-        Path("ca.pem").absolute()
-    )
+    assert connection.remote(service.address, TOKEN, "", "ca.pem").ca == str(Path("ca.pem").absolute())
 
 
 def test_google_auth_uses_the_credentials_file_without_requests_to_other_hosts(

@@ -8,9 +8,7 @@ import pytest
 from tests.contract.cli.fake_service import JOBS, FakeService, job, job_page
 
 
-@pytest.mark.parametrize(
-    ("verb", "done"), [("cancel", "is being cancelled"), ("delete", "is deleted")]
-)
+@pytest.mark.parametrize(("verb", "done"), [("cancel", "is being cancelled"), ("delete", "is deleted")])
 def test_command_for_several_jobs_continues_after_an_error_of_a_job(
     service: FakeService, verb: str, done: str
 ) -> None:
@@ -26,12 +24,7 @@ def test_command_for_several_jobs_continues_after_an_error_of_a_job(
 
 @pytest.mark.parametrize(
     ("states", "status"),
-    [
-        (("SUCCEEDED",), 0),
-        (("FAILED",), 1),
-        (("CANCELLED",), 2),
-        (("SUCCEEDED", "FAILED", "CANCELLED"), 1),
-    ],
+    [(("SUCCEEDED",), 0), (("FAILED",), 1), (("CANCELLED",), 2), (("SUCCEEDED", "FAILED", "CANCELLED"), 1)],
 )
 def test_exit_status_of_the_wait_command_depends_on_the_results_of_the_jobs(
     service: FakeService, states: tuple[str, ...], status: int
@@ -55,9 +48,7 @@ def test_wait_command_exits_with_status_124_after_its_timeout(service: FakeServi
 
 
 SPEC: dict[str, Any] = {
-    "workerPoolSpecs": [
-        {"pythonPackageSpec": {"executorImageUri": "i", "args": ["--epochs", "3"]}}
-    ],
+    "workerPoolSpecs": [{"pythonPackageSpec": {"executorImageUri": "i", "args": ["--epochs", "3"]}}],
     "baseOutputDirectory": {"outputUriPrefix": "gs://b/runs/digits-20261120-060000-000"},
 }
 

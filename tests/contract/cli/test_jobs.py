@@ -86,14 +86,9 @@ def test_job_id_is_looked_up_in_the_given_project(service: FakeService) -> None:
 
 
 def test_describe_shows_error_and_replicas(service: FakeService) -> None:
-    replicas = [
-        replica("workerpool0-0", "EXITED", exit=exit_record(3)),
-        replica("workerpool1-0", "WAITING"),
-    ]
+    replicas = [replica("workerpool0-0", "EXITED", exit=exit_record(3)), replica("workerpool1-0", "WAITING")]
     error = {"code": 3, "message": "The replica failed. \nTraceback\n"}
-    service.on(
-        "GET", f"{JOBS}/7", job(state="FAILED", replicas=replicas, error=error, rule="user_code")
-    )
+    service.on("GET", f"{JOBS}/7", job(state="FAILED", replicas=replicas, error=error, rule="user_code"))
     result = service.cli("jobs", "describe", "7")
     assert result.exit_code == 0, result.stderr
     assert "Rule     user_code\n" in result.stdout
@@ -216,9 +211,7 @@ def test_describe_shows_failure_details_and_restarts(service: FakeService) -> No
         "         node-1 does not answer",
     ]
     header, first, second = lines[-3:]
-    assert header.split() == [
-        *("REPLICA", "STATE", "ENDED", "RAN", "RESTARTS", "NODE", "STOPS", "BECAUSE")
-    ]
+    assert header.split() == [*("REPLICA", "STATE", "ENDED", "RAN", "RESTARTS", "NODE", "STOPS", "BECAUSE")]
     assert "  2 replica_lost  node-0  –" in first
     assert second.endswith("  node-0  new disk")
 
@@ -315,9 +308,7 @@ def test_logs_are_printed_in_order_before_the_error(trainshed: Invoke, output: F
     assert request.query["tail"] == "3"
 
 
-def test_logs_support_the_options_timestamps_and_since(
-    trainshed: Invoke, output: FakeService
-) -> None:
+def test_logs_support_the_options_timestamps_and_since(trainshed: Invoke, output: FakeService) -> None:
     result = trainshed("jobs", "logs", "7", "--timestamps", "--since", "10m")
     assert "2026-11-20 06:00:04.000  workerpool1-0  oh no" in result.stdout
     (request,) = [item for item in output.sent if item.path.endswith("/logs")]

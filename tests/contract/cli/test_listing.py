@@ -145,15 +145,11 @@ def test_describe_prints_yaml_with_the_columns_first(service: FakeService, name:
     assert yaml.safe_load(result.stdout) == dataset("7")
     names = [line.partition(":")[0] for line in result.stdout.splitlines()]
     assert names == ["name", "displayName", "metadataSchemaUri", "createTime", "etag"]
-    assert json.loads(service.cli("describe", "dataset", name, "--format", "json").stdout) == (
-        dataset("7")
-    )
+    assert json.loads(service.cli("describe", "dataset", name, "--format", "json").stdout) == (dataset("7"))
 
 
 @pytest.mark.parametrize("name", ["node-1", "node-9"])
-def test_describe_command_finds_a_node_in_the_list_of_nodes(
-    service: FakeService, name: str
-) -> None:
+def test_describe_command_finds_a_node_in_the_list_of_nodes(service: FakeService, name: str) -> None:
     service.on("GET", f"{OWN}/nodes", {"nodes": [NODE]})
     result = service.cli("nodes", "describe", name)
     if name == "node-1":
@@ -178,9 +174,7 @@ def test_experiment_description_contains_its_runs(service: FakeService, name: st
     runs = [{"name": f"{PLACE}/metadataStores/default/contexts/churn-{run}"} for run in ("b", "a")]
     contexts = f"/v1/{PLACE}/metadataStores/default/contexts"
     service.on("GET", f"{contexts}/churn", EXPERIMENT)
-    service.on(
-        "GET", contexts, {"contexts": runs[:1], "nextPageToken": "t"}, {"contexts": runs[1:]}
-    )
+    service.on("GET", contexts, {"contexts": runs[:1], "nextPageToken": "t"}, {"contexts": runs[1:]})
     shown = yaml.safe_load(service.cli("experiments", "describe", name).stdout)
     assert shown == EXPERIMENT | {"runs": runs}
     assert service.sent[0].query == {}
@@ -255,9 +249,7 @@ def test_delete_command_removes_a_resource_or_a_single_version(
     assert (request.method, request.path, request.query) == ("DELETE", path, query)
 
 
-def test_delete_command_for_nodes_is_rejected_with_a_list_of_deletable_kinds(
-    service: FakeService,
-) -> None:
+def test_delete_command_for_nodes_is_rejected_with_a_list_of_deletable_kinds(service: FakeService) -> None:
     result = service.cli("nodes", "delete", "node-1")
     assert result.exit_code == 2
     assert "The kinds are datasets, models, secrets, studies" in result.stderr

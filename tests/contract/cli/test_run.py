@@ -61,9 +61,7 @@ def last_created_job(service: FakeService) -> dict[str, Any]:
     return json.loads(service.bodies("POST", CREATE)[-1])
 
 
-def test_run_command_uses_a_bucket_that_a_parallel_command_has_just_created(
-    service: FakeService,
-) -> None:
+def test_run_command_uses_a_bucket_that_a_parallel_command_has_just_created(service: FakeService) -> None:
     endpoint = Endpoint(service.address, TOKEN, bucket="b")
     place = {"project": "p", "region": "us-central1"}
     service.refuse("POST", "/storage/v1/b", 409, "You already own it.")
@@ -91,9 +89,7 @@ def test_run_of_a_file_creates_a_job(trainshed: Invoke, ready: FakeService, prog
         "acceleratorCount": 1,
     }
     package = first["pythonPackageSpec"]
-    assert package["executorImageUri"].startswith(
-        "us-docker.pkg.dev/vertex-ai/training/pytorch-gpu."
-    )
+    assert package["executorImageUri"].startswith("us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.")
     assert package["pythonModule"] == "trainshed_program.my_task"
     assert package["args"] == ["--epochs", "3"]
     assert package["env"] == [{"name": "A", "value": "1"}, {"name": "B", "value": "$(secret:key)"}]
@@ -112,9 +108,7 @@ def test_run_of_a_file_creates_a_job(trainshed: Invoke, ready: FakeService, prog
     assert "notice: Runs on Python 3.10." in text
 
 
-def test_run_command_stores_notebook_and_ports_in_a_job_label(
-    trainshed: Invoke, ready: FakeService
-) -> None:
+def test_run_command_stores_notebook_and_ports_in_a_job_label(trainshed: Invoke, ready: FakeService) -> None:
     result = trainshed("run", "--notebook", "--port", "board=6006", "--image", "pytorch")
     assert result.exit_code == 0, result.stderr
     body = last_created_job(ready)
@@ -176,9 +170,7 @@ def test_entry_module_of_a_package_is_found(tmp_path: Path) -> None:
     assert pack(package, "learn.py", ()).files == ("__init__.py", "data.py", "learn.py")
 
 
-def test_shell_script_is_packed_together_with_the_files_that_the_script_calls(
-    tmp_path: Path,
-) -> None:
+def test_shell_script_is_packed_together_with_the_files_that_the_script_calls(tmp_path: Path) -> None:
     """Files called directly or through other files are packed with the modules that they import.
     Hidden files and files outside the directory are not."""
     tree = tmp_path / "tree"
@@ -237,9 +229,7 @@ def test_oversized_program_directory_is_rejected_unread(tmp_path: Path) -> None:
     (tmp_path / "task.py").touch()
     with (tmp_path / "data.bin").open("wb") as data:
         data.truncate(2**40)
-    with pytest.raises(
-        PackagingError, match=r"limit of 200 MiB.* The largest files: data\.bin, task\.py"
-    ):
+    with pytest.raises(PackagingError, match=r"limit of 200 MiB.* The largest files: data\.bin, task\.py"):
         pack(tmp_path, "", ())
     (tmp_path / "data.bin").unlink()
     os.mkfifo(tmp_path / "pipe")
@@ -280,15 +270,11 @@ def test_symlink_cannot_add_excluded_files_to_the_package(tmp_path: Path) -> Non
             pack(tree, "task.py", ())
 
 
-def test_run_explains_a_job_that_fits_no_node(
-    trainshed: Invoke, ready: FakeService, program: Path
-) -> None:
+def test_run_explains_a_job_that_fits_no_node(trainshed: Invoke, ready: FakeService, program: Path) -> None:
     waiting = {"reason": "stock_out", "message": "needs 4 CPUs on one node; the largest has 1"}
     ready.on("POST", EXPLAIN, {**PLAN, "admitted": False, "waiting": waiting})
     text = " ".join(trainshed("run", str(program / "other.py")).stderr.split())
-    assert (
-        "Does not fit any node p, us-central1 needs 4 CPUs on one node; the largest has 1" in text
-    )
+    assert "Does not fit any node p, us-central1 needs 4 CPUs on one node; the largest has 1" in text
     assert "trainshed up --node-cpus" in text
 
 
@@ -302,16 +288,12 @@ def test_run_command_uploads_nothing_if_the_service_rejects_the_job(
     assert not [request for request in ready.sent if request.path.startswith("/upload")]
 
 
-def test_run_with_tune_creates_a_tuning_job(
-    trainshed: Invoke, ready: FakeService, program: Path
-) -> None:
+def test_run_with_tune_creates_a_tuning_job(trainshed: Invoke, ready: FakeService, program: Path) -> None:
     searches = CREATE.replace("customJobs", "hyperparameterTuningJobs")
     ready.on("POST", searches, {"name": NAME})
     tuned = ("lr=1e-4..1e-1:log", "layers=1..8", "batch=32,16", "opt=adam,sgd")
     words = [word for text in tuned for word in ("--tune", text)]
-    result = trainshed(
-        "run", str(program / "other.py"), *words, "--maximize", "val_acc", "--trials", "3"
-    )
+    result = trainshed("run", str(program / "other.py"), *words, "--maximize", "val_acc", "--trials", "3")
     assert result.exit_code == 0, result.stderr
     (body,) = map(json.loads, ready.bodies("POST", searches))
     assert body["studySpec"] == {
@@ -346,9 +328,7 @@ def test_run_with_as_option_prints_the_job_for_another_client_without_submitting
     assert ready.bodies("POST", "/upload/storage/v1/b/b/o"), "the printed job's package is uploaded"
 
 
-def test_job_files_of_both_apis_are_submitted(
-    trainshed: Invoke, ready: FakeService, tmp_path: Path
-) -> None:
+def test_job_files_of_both_apis_are_submitted(trainshed: Invoke, ready: FakeService, tmp_path: Path) -> None:
     pools = [{"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": 2}]
     file = tmp_path / "train.yaml"
     file.write_text(json.dumps({"workerPoolSpecs": pools}))
@@ -376,10 +356,7 @@ def test_job_files_of_both_apis_are_submitted(
         (("x.py", "--epochs", "3"), "put it after --: trainshed run task.py"),
         (("x.py",), "The file or directory x.py does not exist on this machine."),
         (("PROGRAM/other.py", "--image", "pytoch"), "Did you mean pytorch?"),
-        (
-            ("PROGRAM/other.py", "--image", "pytorch:9"),
-            "pytorch 9 exists; available versions: 2.4, 2.3",
-        ),
+        (("PROGRAM/other.py", "--image", "pytorch:9"), "pytorch 9 exists; available versions: 2.4, 2.3"),
         (("PROGRAM/other.py", "--cpus", "5"), "sets CPUs: --machine-type n1-standard-8."),
         (("PROGRAM/other.py", "--memory=64G"), "sets memory: --machine-type n1-highmem-16."),
         (("PROGRAM/other.py", "--gpus", "3"), "can have 1, 2, 4, 8, 16 GPUs"),

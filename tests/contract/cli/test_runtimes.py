@@ -71,9 +71,7 @@ def test_runtime_is_built_with_progress_listed_and_removed(
     environments = cache / "environments"
     environments.mkdir(parents=True)
 
-    def building(
-        _: Environments, base: Base, progress: Progress, *, in_background: bool = True
-    ) -> None:
+    def building(_: Environments, base: Base, progress: Progress, *, in_background: bool = True) -> None:
         assert not in_background, "the operator waits for the whole environment"
         progress(f"Building the runtime {base.key}.")
         copy_environment(kept, environments, environments)

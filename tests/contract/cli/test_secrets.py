@@ -35,9 +35,7 @@ def shows_no_value(result: Result) -> bool:
         ("-----BEGIN\nMIIE\n", "-----BEGIN\nMIIE\n"),
     ],
 )
-def test_secret_value_is_read_from_standard_input(
-    service: FakeService, words: str, value: str
-) -> None:
+def test_secret_value_is_read_from_standard_input(service: FakeService, words: str, value: str) -> None:
     accept_secret(service)
     result = service.cli("secrets", "set", "db", input=words)
     assert result.exit_code == 0, result.output

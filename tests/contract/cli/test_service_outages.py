@@ -9,15 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from tests.contract.cli.conftest import write_service_file
-from tests.contract.cli.fake_service import (
-    FakeService,
-    Reply,
-    SentRequest,
-    Stream,
-    job,
-    line,
-    serving,
-)
+from tests.contract.cli.fake_service import FakeService, Reply, SentRequest, Stream, job, line, serving
 from trainshed.cli.jobs import follow
 
 JOBS = "/trainshed/v1/jobs"
@@ -29,9 +21,7 @@ OUTAGE_NOTICE = "does not answer; the job continues"
 def prepare_job(service: FakeService, *first: Any) -> None:
     """Prepare a job that a follower first sees running, and finished after the outage."""
     service.on("GET", f"{JOBS}/7", job(), job(state="SUCCEEDED"))
-    service.on(
-        "GET", f"{JOBS}/7/watch", *(first or [Stream([job()])]), Stream([job(state="SUCCEEDED")])
-    )
+    service.on("GET", f"{JOBS}/7/watch", *(first or [Stream([job()])]), Stream([job(state="SUCCEEDED")]))
 
 
 def test_followed_logs_continue_after_an_outage(service: FakeService) -> None:

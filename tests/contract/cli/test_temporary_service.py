@@ -77,9 +77,7 @@ def test_emulate_command_runs_a_program_and_exits_with_its_status(
     monkeypatch.setattr(emulate, "own_service", own_service)
     monkeypatch.chdir(tmp_path)
     Path("plan.json").write_text("[]")
-    program = (
-        "import os, sys; open('seen', 'w').write(os.environ['TRAINSHED_ENDPOINT']); sys.exit(7)"
-    )
+    program = "import os, sys; open('seen', 'w').write(os.environ['TRAINSHED_ENDPOINT']); sys.exit(7)"
     words = ("--port", "0", "--plan", "plan.json", "--capture", "sent.jsonl")
     ended = service.cli("emulate", *words, "--", sys.executable, "-c", program)
     assert ended.exit_code == 7, ended.stderr

@@ -16,12 +16,7 @@ from msgspec.structs import replace
 
 from tests.e2e.processes import new_mark
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.replica_events import (
-    ReplicaEvent,
-    ReplicaExited,
-    ReplicaLost,
-    ReplicaStarted,
-)
+from trainshed.core.lifecycle.replica_events import ReplicaEvent, ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import spawner
 from trainshed.engines.local.engine import LocalEngine
@@ -96,9 +91,7 @@ class EngineHarness:
     def job(self) -> JobUid:
         return JobUid(2 + len(self._gangs))
 
-    async def allocate(
-        self, uid: JobUid, replicas: list[ReplicaId] | None = None
-    ) -> tuple[Slot, ...]:
+    async def allocate(self, uid: JobUid, replicas: list[ReplicaId] | None = None) -> tuple[Slot, ...]:
         """Allocate slots on the first node."""
         node = (await self.engine.capacity())[0].name
         requests = [SlotRequest(r, f"host-{uid}-{r}", node) for r in replicas or [PRIMARY]]
@@ -146,13 +139,9 @@ class EngineHarness:
     async def python(self, program: str, **fields: object) -> JobUid:
         return await self.run(PYTHON, "-u", "-c", program, **fields)
 
-    def events_of(
-        self, uid: JobUid
-    ) -> list[ReplicaEvent | LinesWritten | MetricsWritten | StartWaits]:
+    def events_of(self, uid: JobUid) -> list[ReplicaEvent | LinesWritten | MetricsWritten | StartWaits]:
         """Return the received events of a job in order."""
-        of_jobs = (
-            e for e in self.events if not isinstance(e, NodeChanged | CapacityChanged | NodesChosen)
-        )
+        of_jobs = (e for e in self.events if not isinstance(e, NodeChanged | CapacityChanged | NodesChosen))
         mine = [e for e in of_jobs if e.job_uid == uid]
         return [e.event if isinstance(e, ReplicaReport) else e for e in mine]
 
@@ -174,20 +163,14 @@ class EngineHarness:
         await self.until(lambda: bool(matching_ends()))
         return matching_ends()[0]
 
-    async def exit(
-        self, uid: JobUid, replica: ReplicaId = PRIMARY, incarnation: int = 1
-    ) -> ReplicaExited:
+    async def exit(self, uid: JobUid, replica: ReplicaId = PRIMARY, incarnation: int = 1) -> ReplicaExited:
         end = await self.end(uid, replica, incarnation)
         assert isinstance(end, ReplicaExited), end
         return end
 
     async def wait_for_start(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> ReplicaStarted:
         def matching_starts() -> list[ReplicaStarted]:
-            return [
-                e
-                for e in self.events_of(uid)
-                if isinstance(e, ReplicaStarted) and e.replica == replica
-            ]
+            return [e for e in self.events_of(uid) if isinstance(e, ReplicaStarted) and e.replica == replica]
 
         await self.until(lambda: bool(matching_starts()))
         return matching_starts()[0]
@@ -254,9 +237,7 @@ def data(tmp_path: Path) -> Path:
         pytest.param(None, id="local"),
         # tests/engines proves both, and tests/contract/replica has programs at both levels.
         pytest.param(
-            LEVEL_SESSION,
-            id="local-without-namespaces",
-            marks=[] if os.geteuid() else [pytest.mark.soak],
+            LEVEL_SESSION, id="local-without-namespaces", marks=[] if os.geteuid() else [pytest.mark.soak]
         ),
     ]
 )
@@ -265,8 +246,7 @@ async def harness(
 ) -> AsyncIterator[EngineHarness]:
     # A busy preloader may answer slowly, and its program would then start cold.
     patient_start = (
-        "from trainshed.replica.supervisor import warm_start; warm_start._ANSWER_TIMEOUT = 60; "
-        "zygote.run"
+        "from trainshed.replica.supervisor import warm_start; warm_start._ANSWER_TIMEOUT = 60; zygote.run"
     )
     start = spawner._START.replace("zygote.run", patient_start)  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(spawner, "_START", start)

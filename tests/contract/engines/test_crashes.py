@@ -23,9 +23,7 @@ from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import EngineUnavailable
 
 
-async def test_pending_program_starts_survive_a_kill_of_the_zygote_process(
-    harness: EngineHarness,
-) -> None:
+async def test_pending_program_starts_survive_a_kill_of_the_zygote_process(harness: EngineHarness) -> None:
     zygote = harness.zygote()
     os.kill(zygote, signal.SIGSTOP)
     replicas = [ReplicaId(1, index) for index in range(4)]
@@ -79,9 +77,7 @@ async def test_hanging_zygote_is_replaced_without_blocking_the_event_loop(
     assert not harness.ends(before)
 
 
-async def test_hanging_zygote_is_replaced_when_a_shim_does_not_start(
-    harness: EngineHarness,
-) -> None:
+async def test_hanging_zygote_is_replaced_when_a_shim_does_not_start(harness: EngineHarness) -> None:
     await harness.restart(lease=300.0)
     hung = harness.zygote()
     os.kill(hung, signal.SIGSTOP)
@@ -181,9 +177,7 @@ async def test_launch_not_started_within_its_lease_is_reported_lost(harness: Eng
     await until(lambda: len(shims(harness.zygote())) > spawner.POOL)
     for _ in range(4):
         harness.engine._reconciler._ping_all()  # pyright: ignore[reportPrivateUsage]
-    assert await harness.end(uid) == ReplicaLost(
-        1, PRIMARY, 1, "no shim came up for it within 300 s"
-    )
+    assert await harness.end(uid) == ReplicaLost(1, PRIMARY, 1, "no shim came up for it within 300 s")
     os.kill(shim, signal.SIGCONT)
     await asyncio.to_thread(wait_until_gone, [shim])
     await harness.engine.launch([harness.plan(uid, "echo", "second", incarnation=2)])

@@ -49,9 +49,7 @@ async def test_disk_usage_counts_changes_to_an_image_but_not_the_image(
     (tmp_path / "root" / "large").write_bytes(bytes(11 << 20))
     await harness.restart(usage_every=0.05)
     reads, writes = [
-        await harness.run(
-            "sh", "-c", program, software=Software(image=image), limits=Limits(disk=_LIMIT)
-        )
+        await harness.run("sh", "-c", program, software=Software(image=image), limits=Limits(disk=_LIMIT))
         for program in ("cat /large > /dev/null", "cat /large > /big; sleep 99")
     ]
     await wait_for_full_disk_note(harness, writes)

@@ -81,9 +81,7 @@ async def test_log_contains_the_output_of_children_that_outlive_the_main_process
     assert end.exit.log_lines == 2
 
 
-async def test_lines_written_by_the_service_appear_in_the_replicas_log(
-    harness: EngineHarness,
-) -> None:
+async def test_lines_written_by_the_service_appear_in_the_replicas_log(harness: EngineHarness) -> None:
     uid = await harness.python("import time; time.sleep(60)")
     await harness.wait_for_start(uid)
     lines = [json.dumps({"severity": "ERROR", "message": "x" * 9000})] * 20

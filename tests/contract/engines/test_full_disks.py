@@ -8,12 +8,7 @@ import pytest
 
 from tests.commands import disk_of, fill
 from tests.contract.engines.conftest import EngineHarness
-from tests.contract.engines.test_autopsies import (
-    failed_job,
-    keep_autopsies,
-    measured_autopsy,
-    open_shell,
-)
+from tests.contract.engines.test_autopsies import failed_job, keep_autopsies, measured_autopsy, open_shell
 from tests.contract.engines.test_terminals import output_of
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.engines.local import layout

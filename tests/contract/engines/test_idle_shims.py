@@ -114,9 +114,7 @@ async def test_hosts_file_is_updated_for_running_programs(harness: EngineHarness
     replicas = [ReplicaId(0, 0), ReplicaId(1, 0)]
     await harness.allocate(uid, replicas)
     watcher = "until grep later /etc/hosts; do sleep 0.01; done"
-    await harness.engine.launch(
-        [harness.plan(uid, "sh", "-c", watcher, hosts=(("now", "127.64.0.1"),))]
-    )
+    await harness.engine.launch([harness.plan(uid, "sh", "-c", watcher, hosts=(("now", "127.64.0.1"),))])
     await harness.wait_for_start(uid)
     later = (("now", "127.64.0.1"), ("later", "127.64.0.2"))
     await harness.engine.launch([harness.plan(uid, "true", replica=replicas[1], hosts=later)])

@@ -72,18 +72,10 @@ class InstallRunner:
 
     async def run_twice(self, first: str, second: str) -> list[str]:
         """Run two scripts as consecutive incarnations of one replica."""
-        uid = await self._harness.run(
-            "bash", "-ec", first, software=self._software, environ=self._environ
-        )
+        uid = await self._harness.run("bash", "-ec", first, software=self._software, environ=self._environ)
         await self._output(uid, 1, 0)
         plan = self._harness.plan(
-            uid,
-            "bash",
-            "-ec",
-            second,
-            incarnation=2,
-            software=self._software,
-            environ=self._environ,
+            uid, "bash", "-ec", second, incarnation=2, software=self._software, environ=self._environ
         )
         await self._harness.engine.launch([plan])
         return await self._output(uid, 2, 0)
@@ -110,9 +102,7 @@ async def test_program_can_import_a_package_after_installing_the_package(
     assert await runner.run("python3", "-c", INSTALLS_AND_IMPORTS, *options) == ["2.0"]
 
 
-async def test_last_installed_version_of_a_package_overrides_earlier_versions(
-    runner: InstallRunner,
-) -> None:
+async def test_last_installed_version_of_a_package_overrides_earlier_versions(runner: InstallRunner) -> None:
     """Earlier, a second version left the first in place, and a pinned package of the environment
     was not replaced."""
     script = f"""

@@ -44,17 +44,13 @@ async def test_cpu_weight_of_a_program_follows_its_vcpus(harness: EngineHarness)
         uid = await harness.run("sleep", "60", limits=Limits(cpu_weight=vcpus * 100))
         await harness.wait_for_start(uid)
         for group in map(Path, journal.Entries(str(harness.slot(uid))).groups):
-            shares += [
-                int(f.read_text()) / usual[f.name] for f in group.iterdir() if f.name in usual
-            ]
+            shares += [int(f.read_text()) / usual[f.name] for f in group.iterdir() if f.name in usual]
     if not shares:
         pytest.skip("this machine's control groups are not ours to make")
     assert shares == [0.25, 0.5, 1, 1]
 
 
-async def test_each_replica_can_bind_the_cluster_port_on_the_wildcard_address(
-    harness: EngineHarness,
-) -> None:
+async def test_each_replica_can_bind_the_cluster_port_on_the_wildcard_address(harness: EngineHarness) -> None:
     """spec/program#hostnames: every replica can bind port 2222 at the same time. This includes
     programs that use only 0.0.0.0 or ::, in the main thread or in another one."""
     calls = [("0.0.0.0", _IN_MAIN_THREAD), ("0.0.0.0", _IN_ANOTHER_THREAD)]
@@ -70,9 +66,7 @@ async def test_each_replica_can_bind_the_cluster_port_on_the_wildcard_address(
         argv = PYTHON, "-c", program
         plans.append(harness.plan(uid, *argv, replica=slot.replica, address=slot.address))
     await harness.engine.launch(plans)
-    await harness.until(
-        lambda: all("listening" in harness.texts(uid, slot.replica) for slot in slots)
-    )
+    await harness.until(lambda: all("listening" in harness.texts(uid, slot.replica) for slot in slots))
     for slot in slots:
         with socket.create_connection((slot.address, 2222)) as connection:
             connection.sendall(str(slot.replica).encode())
@@ -100,9 +94,7 @@ async def test_program_cannot_bind_the_ports_of_a_stopped_service(harness: Engin
     await harness.restart(kept_ports=(port,))
     uid = harness.job()
     (slot,) = await harness.allocate(uid, [PRIMARY])
-    plan = harness.plan(
-        uid, PYTHON, "-c", program, address=slot.address, environ=(("OWN", slot.address),)
-    )
+    plan = harness.plan(uid, PYTHON, "-c", program, address=slot.address, environ=(("OWN", slot.address),))
     await harness.engine.launch([plan])
     assert (await harness.exit(uid)).exit.exit_code == 0, harness.texts(uid)
     assert harness.texts(uid) == ["98"] * 3 + [str(port)]
@@ -116,10 +108,7 @@ def _level(harness: EngineHarness) -> str:
 def step_sockets() -> Iterator[Path]:
     """A directory with two subdirectories, each with a socket named like those of Slurm's steps.
     `spool` belongs to the directory's owner, `others` to another user."""
-    with (
-        tempfile.TemporaryDirectory(dir=readable_directory()) as place,
-        contextlib.ExitStack() as opened,
-    ):
+    with tempfile.TemporaryDirectory(dir=readable_directory()) as place, contextlib.ExitStack() as opened:
         Path(place).chmod(0o755)
         for name, owner in (("spool", 0), ("others", NOBODY)):
             directory = Path(place, name)
@@ -169,9 +158,7 @@ async def test_hidden_directory_inside_a_visible_directory_stays_hidden_from_pro
     assert harness.texts(uid) == ["of use False", "read-only"]
 
 
-async def test_hidden_directory_stays_hidden_in_an_image(
-    harness: EngineHarness, tmp_path: Path
-) -> None:
+async def test_hidden_directory_stays_hidden_in_an_image(harness: EngineHarness, tmp_path: Path) -> None:
     """The same applies to a program in a container image, which sees nothing else of the machine."""
     if not harness.engine.capabilities().images:
         pytest.skip("no images can be shown at this level")
@@ -241,9 +228,7 @@ async def test_temporary_files_are_private_to_a_replica(place: str, level: str) 
                 assert (await harness.exit(uid)).exit.exit_code == 0, harness.texts(uid)
                 assert harness.texts(uid) == ["/tmp True"], "each finds none of the other's"
             # A restarted program finds the files of its predecessor.
-            again = harness.plan(
-                uid, PYTHON, "-c", program, environ=(("NAME", "-"),), incarnation=2
-            )
+            again = harness.plan(uid, PYTHON, "-c", program, environ=(("NAME", "-"),), incarnation=2)
             await harness.engine.launch([again])
             await harness.until(lambda: bool(harness.ends(uid, 2)))
             assert harness.texts(uid)[-4:] == ["two", "two", "two", "/tmp True"]
@@ -295,9 +280,7 @@ async def test_program_sees_only_harmless_devices(harness: EngineHarness) -> Non
         pytest.skip("without namespaces there is one /dev")
     uid = await harness.python("import os; print(*sorted(os.listdir('/dev')))")
     assert (await harness.exit(uid)).exit.exit_code == 0
-    assert harness.texts(uid) == [
-        "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"
-    ]
+    assert harness.texts(uid) == ["fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"]
 
 
 async def test_unavailable_isolation_level_fails_the_start(data: Path) -> None:

@@ -37,9 +37,7 @@ def has_metrics_event(harness: EngineHarness, uid: JobUid) -> bool:
     return MetricsWritten(uid, 1, PRIMARY) in harness.events
 
 
-async def test_last_metrics_are_readable_when_the_replicas_end_is_reported(
-    harness: EngineHarness,
-) -> None:
+async def test_last_metrics_are_readable_when_the_replicas_end_is_reported(harness: EngineHarness) -> None:
     """spec/invariants#last-lines-first."""
     uid = await trial(harness, "report(1, 0.25); report(2, 0.5); os.kill(os.getpid(), 9)")
     end = await harness.exit(uid)

@@ -37,9 +37,7 @@ def received_notes(harness: EngineHarness, uid: JobUid) -> list[tuple[int, int, 
     ]
 
 
-async def test_notes_of_an_ended_replica_reach_the_restarted_service(
-    harness: EngineHarness,
-) -> None:
+async def test_notes_of_an_ended_replica_reach_the_restarted_service(harness: EngineHarness) -> None:
     """The notes arrive before the replica's end, whether its program ended or its shim was killed.
     They keep the numbers by which the job detects repeated notes."""
     go = "while not os.path.exists('go'): time.sleep(0.01)"

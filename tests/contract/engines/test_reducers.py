@@ -54,9 +54,7 @@ async def test_reducer_gets_a_thread_for_each_vcpu_up_to_the_cpus_of_the_machine
         uid = harness.job()
         await harness.allocate(uid, [PRIMARY])
         fields = part(package, None, **{reduction.LISTEN: "here:2222"})
-        plan = harness.plan(
-            uid, PYTHON, "-c", asks, limits=Limits(cpu_weight=vcpus * 100), **fields
-        )
+        plan = harness.plan(uid, PYTHON, "-c", asks, limits=Limits(cpu_weight=vcpus * 100), **fields)
         await harness.engine.launch([plan])
         await harness.exit(uid)
         assert harness.texts(uid) == [str(expected)]

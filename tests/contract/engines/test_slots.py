@@ -29,9 +29,7 @@ print([handle for handle in range(50) if is_open(handle)])
 """
 
 
-async def test_program_starts_with_standard_streams_in_its_own_directory(
-    harness: EngineHarness,
-) -> None:
+async def test_program_starts_with_standard_streams_in_its_own_directory(harness: EngineHarness) -> None:
     uid = await harness.python(PRINTS_SURROUNDINGS)
     await harness.exit(uid)
     first, handles = map(str, harness.texts(uid))
@@ -45,16 +43,12 @@ async def test_program_starts_with_standard_streams_in_its_own_directory(
 
 
 async def test_traceback_shows_paths_relative_to_the_program(harness: EngineHarness) -> None:
-    uid = await harness.python(
-        "import os; print(f'File \"{os.getcwd()}/task.py\", line 1'); exit(3)"
-    )
+    uid = await harness.python("import os; print(f'File \"{os.getcwd()}/task.py\", line 1'); exit(3)")
     ended = await harness.exit(uid)
     assert harness.texts(uid) == [ended.exit.tail] == ['File "task.py", line 1']
 
 
-async def test_program_cannot_modify_its_shared_environment(
-    harness: EngineHarness, tmp_path: Path
-) -> None:
+async def test_program_cannot_modify_its_shared_environment(harness: EngineHarness, tmp_path: Path) -> None:
     """spec/runtimes#environments: the environment is mounted read-only, or is a copy at levels
     without mounts."""
     template = tmp_path / "template"

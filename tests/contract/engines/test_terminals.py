@@ -69,15 +69,11 @@ async def test_shell_has_the_programs_environment_and_directory(
     assert terminal.status == 7
 
 
-async def test_shell_ends_with_its_program_but_the_program_survives_its_shell(
-    harness: EngineHarness,
-) -> None:
+async def test_shell_ends_with_its_program_but_the_program_survives_its_shell(harness: EngineHarness) -> None:
     """A shell does not keep a replica alive, and its exit status is not the program's."""
     uid = await harness.run("sh", "-c", "until [ -e go ]; do sleep 0.05; done; exit 5")
     await harness.wait_for_start(uid)
-    assert "out" in await output_of(
-        await open_terminal(harness, uid, **PLAIN), b"echo out; exit 9\n"
-    )
+    assert "out" in await output_of(await open_terminal(harness, uid, **PLAIN), b"echo out; exit 9\n")
     stays = await open_terminal(harness, uid)
     await output_of(await open_terminal(harness, uid, **PLAIN), b"touch go\n")
     assert (await harness.exit(uid)).exit.exit_code == 5
@@ -101,9 +97,7 @@ async def test_disconnect_ends_the_shells_processes(harness: EngineHarness, mark
     assert "0" not in (await output_of(other, count)).split()
     terminal.close()
     async with asyncio.timeout(60):
-        while (
-            "0" not in (await output_of(await open_terminal(harness, uid, **PLAIN), count)).split()
-        ):
+        while "0" not in (await output_of(await open_terminal(harness, uid, **PLAIN), count)).split():
             pass
     assert not harness.ends(uid)
 
@@ -130,9 +124,7 @@ async def test_replica_that_is_not_running_has_no_shell(harness: EngineHarness) 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only a service that is root has users to give away")
 async def test_shell_runs_as_the_programs_user(harness: EngineHarness) -> None:
     """spec/program#isolation: a shell has exactly the program's rights."""
-    show_rights = (
-        "cat /proc/self/uid_map; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status; id"
-    )
+    show_rights = "cat /proc/self/uid_map; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status; id"
     uid = await harness.run("sh", "-c", f"({show_rights}) >told; echo done >there; exec sleep 100")
     await harness.wait_for_start(uid)
     script = f"until [ -e there ]; do :; done; cat told; echo ==; {show_rights}\n"

@@ -189,9 +189,7 @@ async def create_failed_job(service: ApiService, outbox: OutboxWorker, **labels:
     )
     commit = Commit(over, live.generation)  # pyright: ignore[reportArgumentType] # one of the kinds
     epoch = await service.store.ledger.acquire("test")
-    await service.store.ledger.commit(
-        epoch, replace(commit, notifications=outbox.notifications_of(commit))
-    )
+    await service.store.ledger.commit(epoch, replace(commit, notifications=outbox.notifications_of(commit)))
     outbox.wake()
     return uid
 
@@ -225,16 +223,11 @@ async def wait_until_deleted(service: ApiService, but: int = 0) -> None:
     await until_found(is_deleted)
 
 
-async def test_webhook_request_has_a_verifiable_signature(
-    service: ApiService, ops: WebhookReceiver
-) -> None:
+async def test_webhook_request_has_a_verifiable_signature(service: ApiService, ops: WebhookReceiver) -> None:
     outbox = worker(service, NotifyTable("ops", f"{ops.url}/train?a=1", "HOOK"))
     async with running_outbox(outbox):
         uid = await create_failed_job(service, outbox, **{"trainshed-notify": "ops"})
-        assert (
-            await timeline_message(service, uid, "notified")
-            == "ops was notified that the job has failed."
-        )
+        assert await timeline_message(service, uid, "notified") == "ops was notified that the job has failed."
         await wait_until_deleted(service)
     ((path, headers, body),) = ops.requests
     assert (path, headers["content-type"]) == ("/train?a=1", "application/json")
@@ -296,9 +289,7 @@ async def test_notification_is_dropped_after_failing_for_a_day(
         assert why in await timeline_message(service, uid, "notify_delayed")
     service.clock += 24 * 60 * MINUTE
     async with running_outbox(worker(service, table)):
-        assert "The service stopped after 2 tries" in await timeline_message(
-            service, uid, "notify_failed"
-        )
+        assert "The service stopped after 2 tries" in await timeline_message(service, uid, "notify_failed")
         await wait_until_deleted(service)
 
 
@@ -352,9 +343,7 @@ async def test_slow_notification_target_does_not_delay_new_notifications(
     assert sent[:2] == ["slow", "ops"]
 
 
-async def test_mail_is_sent_over_tls_with_authentication(
-    service: ApiService, tmp_path: Path
-) -> None:
+async def test_mail_is_sent_over_tls_with_authentication(service: ApiService, tmp_path: Path) -> None:
     made = certificates.prepare_own_certificates(tmp_path / "tls", "127.0.0.1", time.time())
     shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     shows.load_cert_chain(made.chain, made.key)
@@ -368,9 +357,7 @@ async def test_mail_is_sent_over_tls_with_authentication(
         async with running_outbox(outbox):
             uid = await create_failed_job(service, outbox, **{"trainshed-notify": "team"})
             notified = await timeline_message(service, uid, "notified")
-            assert "does not accept mail for gone@example.org" in notified, (
-                "others would get it again"
-            )
+            assert "does not accept mail for gone@example.org" in notified, "others would get it again"
         (mail,) = box.mails
         assert box.how == [(True, ["a@example.org", "b@example.org"])]
         assert (mail["subject"], mail["from"]) == ("job failed", "Trainshed <train@example.org>")
@@ -396,10 +383,7 @@ async def test_hanging_notification_target_does_not_block_other_targets_or_jobs(
     outbox = worker(service, *(replace(table, jobs="all") for table in tables))
     async with running_outbox(outbox):
         uid = await create_failed_job(service, outbox)
-        assert (
-            await timeline_message(service, uid, "notified")
-            == "ops was notified that the job has failed."
-        )
+        assert await timeline_message(service, uid, "notified") == "ops was notified that the job has failed."
         # Closing the listener releases the waiting thread.
         listener.close()
         for writer in held:
@@ -408,13 +392,8 @@ async def test_hanging_notification_target_does_not_block_other_targets_or_jobs(
 
 async def test_job_with_unknown_notification_target_is_rejected(service: ApiService) -> None:
     for label in ("nobody", "ops_nobody", "_"):
-        for path, body in (
-            (f"{LOCATION}/customJobs", custom_job()),
-            ("/v1/projects/p1/jobs", ml_job()),
-        ):
-            answer = await service.call(
-                "POST", path, body | {"labels": {"trainshed-notify": label}}
-            )
+        for path, body in ((f"{LOCATION}/customJobs", custom_job()), ("/v1/projects/p1/jobs", ml_job())):
+            answer = await service.call("POST", path, body | {"labels": {"trainshed-notify": label}})
             assert answer.status == 400, answer.body
             assert "Use ops, team" in str(answer.body, "utf-8")
     body = ml_job() | {"labels": {"trainshed-notify": "ops_team"}}

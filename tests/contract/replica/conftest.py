@@ -191,9 +191,7 @@ def root(tmp_path: Path) -> Path:
         for level in LEVELS
     ]
 )
-def place(
-    root: Path, zygote: spawner.ZygoteHandle, request: pytest.FixtureRequest
-) -> Iterator[Place]:
+def place(root: Path, zygote: spawner.ZygoteHandle, request: pytest.FixtureRequest) -> Iterator[Place]:
     """A slot at each level that this machine supports. None of its processes remain at the end."""
     if LEVELS.index(request.param) < LEVELS.index(strongest()):
         pytest.skip("NOT TESTED: this level is more than this machine has")

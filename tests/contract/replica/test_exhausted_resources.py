@@ -100,9 +100,7 @@ def test_end_of_a_program_on_a_full_disk_is_recorded_when_space_is_free(
     assert journal.Entries(str(place.slot)).record(1) == record
 
 
-def test_shim_waiting_for_disk_space_uses_no_cpu(
-    small_disk: Path, zygote: spawner.ZygoteHandle
-) -> None:
+def test_shim_waiting_for_disk_space_uses_no_cpu(small_disk: Path, zygote: spawner.ZygoteHandle) -> None:
     place = Place(small_disk, zygote, protocol.LEVEL_ROOT)
     line = place.python("while True: print('x' * 1000)")
     wait_for_note(line, replica_disk.LOG_WAITS)

@@ -106,9 +106,7 @@ def devices() -> Iterator[tuple[str, str]]:
         Path(path).unlink()
 
 
-def test_program_cannot_open_a_gpu_of_another_replica(
-    place: Place, devices: tuple[str, str]
-) -> None:
+def test_program_cannot_open_a_gpu_of_another_replica(place: Place, devices: tuple[str, str]) -> None:
     """spec/machines#gpus: the program can open a foreign GPU neither by its file, nor through its
     shim's view, nor by a device file of the same number."""
     if place.level == protocol.LEVEL_SESSION:

@@ -153,9 +153,7 @@ def test_grace_time_of_zero_kills_immediately(place: Place) -> None:
 
 
 def test_exit_without_a_stop_ends_children_immediately(place: Place) -> None:
-    line = start_program(
-        place, *shell("$run & while ! test -e may-end; do sleep 0.1; done; exit 3")
-    )
+    line = start_program(place, *shell("$run & while ! test -e may-end; do sleep 0.1; done; exit 3"))
     may_end(place)
     record = line.record()
     assert (record["exit_code"], record["stopped"]) == (3, False)

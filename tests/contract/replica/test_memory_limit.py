@@ -74,9 +74,7 @@ def limit_fields(request: pytest.FixtureRequest, memory_base: str) -> dict[str, 
 
 
 @each_enforcement
-def test_main_process_over_the_limit_is_out_of_memory(
-    place: Place, limit_fields: dict[str, object]
-) -> None:
+def test_main_process_over_the_limit_is_out_of_memory(place: Place, limit_fields: dict[str, object]) -> None:
     record = place.python(GROWS, **limit_fields).record()
     assert (record["signal"], record["oom"], record["child_oom"]) == (signal.SIGKILL, True, 0)
 
@@ -98,9 +96,7 @@ def test_shared_memory_counts_once_and_files_do_not_count(
     assert record["exit_code"] == 0, record
 
 
-def test_process_that_ended_after_the_measurement_is_not_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_process_that_ended_after_the_measurement_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """An example is a process that was killed a moment earlier."""
     with running("true") as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)

@@ -23,9 +23,7 @@ for _ in range(2):
 """
 
 
-def test_relayed_connection_starts_with_the_replicas_identity(
-    place: Place, behind: FakeBackend
-) -> None:
+def test_relayed_connection_starts_with_the_replicas_identity(place: Place, behind: FakeBackend) -> None:
     """The program controls only the data after that line, so it cannot forge an identity."""
     network = {"storage_socket": behind.path, "storage_port": 23456, "address": ADDRESS}
     line = place.python(PRINTS, **network, identity=IDENTITY.decode())
@@ -57,9 +55,7 @@ def test_relay_closes_connections_over_its_limit(
         assert select.select([connection], [], [], WAIT_TIMEOUT)[0], "it was taken"
 
 
-def test_preemption_notice_is_reported_while_the_program_runs(
-    place: Place, behind: FakeBackend
-) -> None:
+def test_preemption_notice_is_reported_while_the_program_runs(place: Place, behind: FakeBackend) -> None:
     """The notice uses a connection of its own, and is repeated when the bucket process is replaced."""
     network = {"storage_socket": behind.path, "storage_port": 23456, "address": ADDRESS}
     program = "import signal\nsignal.signal(15, signal.SIG_IGN)\nprint(1)\nsignal.pause()"

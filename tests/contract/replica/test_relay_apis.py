@@ -87,9 +87,7 @@ def test_same_connection_can_send_requests_to_the_api_and_to_buckets(endpoint: E
     with endpoint.client(host) as client:
         for path, behind in ((b"discovery/x", endpoint.rest), (b"storage/v1/b", endpoint.buckets)):
             client.sendall(write % path)
-            connection = (
-                behind.accept()[1] if behind is endpoint.buckets else accepted_connection(behind)
-            )
+            connection = behind.accept()[1] if behind is endpoint.buckets else accepted_connection(behind)
             with connection:
                 assert receive_exactly(connection, len(write % path)) == write % path
                 connection.sendall(OK)

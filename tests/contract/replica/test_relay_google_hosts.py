@@ -26,9 +26,7 @@ from trainshed.replica.endpoint import conversation
 from trainshed.serve import certificates
 
 STORAGE, OTHER = "storage.googleapis.com", "www.googleapis.com"
-OTHER_APIS = tuple(
-    f"{api}.googleapis.com" for api in ("bigquery", "iamcredentials", "secretmanager")
-)
+OTHER_APIS = tuple(f"{api}.googleapis.com" for api in ("bigquery", "iamcredentials", "secretmanager"))
 HOSTS = (STORAGE, OTHER, *OTHER_APIS)
 _PROGRAM = {"job_uid": 1, "replica": "workerpool0-0", "project": "p1", "service_account": "a@p1"}
 IDENTITY = json.dumps(_PROGRAM).encode()
@@ -151,9 +149,7 @@ class Api:
 
 
 @pytest.fixture(scope="module")
-def network(
-    tmp_path_factory: pytest.TempPathFactory, files: certificates.Interception
-) -> Iterator[Network]:
+def network(tmp_path_factory: pytest.TempPathFactory, files: certificates.Interception) -> Iterator[Network]:
     made = Network(tmp_path_factory.mktemp("service"), files)
     yield made
     made.real.stop()
@@ -234,9 +230,7 @@ def test_tokens_of_the_service_are_not_forwarded_to_google(network: Network, api
         f"Bearer {network.service.token}",
         f"Basic {basic}",
     ):
-        assert api.ask("GET", "/public/x", headers={"Authorization": authorization})[0] == 200, (
-            authorization
-        )
+        assert api.ask("GET", "/public/x", headers={"Authorization": authorization})[0] == 200, authorization
         assert "authorization" not in network.real.asked[-1][2], authorization
     assert api.ask("GET", "/public/x", headers={"X-Token": network.token})[0] == 200
     assert "x-token" not in network.real.asked[-1][2]
@@ -257,9 +251,7 @@ def test_tokeninfo_request_for_a_token_of_the_service_is_not_forwarded_to_google
 
 
 @pytest.mark.parametrize("way", ["closed", "distrusted", "proxy"])
-def test_response_of_the_service_is_returned_when_google_is_unreachable(
-    network: Network, way: str
-) -> None:
+def test_response_of_the_service_is_returned_when_google_is_unreachable(network: Network, way: str) -> None:
     network.real.asked.clear()
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -315,9 +307,7 @@ def test_requests_to_google_can_use_a_proxy(network: Network) -> None:
 
 
 @pytest.mark.parametrize("host", OTHER_APIS)
-def test_google_tokens_are_forwarded_with_their_requests(
-    network: Network, api: Api, host: str
-) -> None:
+def test_google_tokens_are_forwarded_with_their_requests(network: Network, api: Api, host: str) -> None:
     path = "/v1/projects/p/secrets/s/versions/latest:access"
     theirs = {"Authorization": "Bearer ya29.a0AfH6SMBx.theirs"}
     assert api.ask("GET", path, host=host, headers=theirs) == (404, b"really not here")

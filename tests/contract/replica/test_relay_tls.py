@@ -86,9 +86,7 @@ def test_relay_detects_the_end_of_each_response(
                 client.sendall(request)
 
 
-def test_large_transfer_is_relayed_to_a_slow_reader(
-    tls_relay: TlsRelay, behind: FakeBackend
-) -> None:
+def test_large_transfer_is_relayed_to_a_slow_reader(tls_relay: TlsRelay, behind: FakeBackend) -> None:
     data = os.urandom(3 << 20)
     head = b"PUT / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(data)
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data)

@@ -46,9 +46,7 @@ def tell(**found):
 """
 
 
-def reported_values(
-    place: Place, program: str, *arguments: str, **fields: object
-) -> dict[str, object]:
+def reported_values(place: Place, program: str, *arguments: str, **fields: object) -> dict[str, object]:
     """Return the values that a program prints in its last line."""
     argv = [sys.executable, "-u", "-c", REPORTS_CALLS + program, *arguments]
     record = place.run(*argv, **(FIELDS | fields)).record()
@@ -178,9 +176,7 @@ int main(int count, char **words) {
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="32-bit calls of x86 only")
-def test_32_bit_programs_cannot_bind(
-    place: Place, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_32_bit_programs_cannot_bind(place: Place, tmp_path_factory: pytest.TempPathFactory) -> None:
     program = compile_program(tmp_path_factory.mktemp("attack"), CALLS_IN_32_BIT)
     missing = -errno.ENOSYS
     (line,) = run(place, program, OTHER_ADDRESS)
@@ -343,18 +339,14 @@ def test_worker_that_listens_as_rank_0_causes_a_single_note(place: Place, host: 
         "one = socket.socket(); call(49, one.fileno(), b'x', 1)",
     ],
 )
-def test_socket_calls_that_do_not_listen_as_rank_0_cause_no_rank_note(
-    place: Place, program: str
-) -> None:
+def test_socket_calls_that_do_not_listen_as_rank_0_cause_no_rank_note(place: Place, program: str) -> None:
     port = free_port()
     text = program.format(port=port, other=free_port())
     assert rank_notes(place, text, master_port=port) == []
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_primary_causes_a_note_only_if_a_second_process_listens_as_rank_0(
-    place: Place, count: int
-) -> None:
+def test_primary_causes_a_note_only_if_a_second_process_listens_as_rank_0(place: Place, count: int) -> None:
     """Processes that a program starts inherit RANK=0, unless it sets their ranks."""
     port = free_port()
     program = f"one = socket.socket(); one.bind(('0.0.0.0', {port}))"

@@ -49,8 +49,7 @@ def test_hanging_program_is_ended_with_its_stacks_in_the_log(place: Place) -> No
 
 
 @pytest.mark.parametrize(
-    ("program", "after"),
-    [(QUIET_BUT_BUSY, AFTER), (QUIET_BUT_WRITING, AFTER), ("print('up')", 1e9)],
+    ("program", "after"), [(QUIET_BUT_BUSY, AFTER), (QUIET_BUT_WRITING, AFTER), ("print('up')", 1e9)]
 )
 def test_quiet_but_active_program_is_not_ended(place: Place, program: str, after: float) -> None:
     record = place.python(program, stall_after=after).record()

@@ -97,9 +97,7 @@ print(json.dumps([refused, allowed, safe]))
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the call numbers are those of x86_64")
-def test_program_cannot_create_setuid_files_in_a_bucket(
-    place_with_view: Place, tmp_path: Path
-) -> None:
+def test_program_cannot_create_setuid_files_in_a_bucket(place_with_view: Place, tmp_path: Path) -> None:
     """The file would be root's on the machine. File capabilities would apply to the machine too."""
     bucket = tmp_path / "bucket"
     bucket.mkdir(mode=0o777)
@@ -125,10 +123,7 @@ print(json.dumps(sorted(os.listdir("/tmp"))))
 
 def test_program_can_write_to_its_private_directories(place_with_view: Place) -> None:
     """Earlier, /tmp was read-only for programs whose slot is below a hidden /tmp of mode 0700."""
-    assert (
-        printed_json(place_with_view, WRITES, hidden=["/tmp", "/var/tmp", "/var/hypertune"])[0]
-        == "mine"
-    )
+    assert printed_json(place_with_view, WRITES, hidden=["/tmp", "/var/tmp", "/var/hypertune"])[0] == "mine"
 
 
 WITHOUT_HOSTS = """
@@ -156,9 +151,7 @@ assert not Path("/etc/hosts").exists()
 """
 
 
-def test_program_starts_on_a_machine_without_a_hosts_file(
-    place_with_view: Place, tmp_path: Path
-) -> None:
+def test_program_starts_on_a_machine_without_a_hosts_file(place_with_view: Place, tmp_path: Path) -> None:
     """Minimal images have no hosts file. Earlier, no program could start in them."""
     if place_with_view.level == protocol.LEVEL_USER or os.geteuid():
         pytest.skip("the file can be taken away in a view of root's alone")

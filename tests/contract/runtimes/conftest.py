@@ -101,9 +101,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     data = tmp_path_factory.mktemp("data")
     (data / "secret").write_text("a secret of the service")
     level, refused = probe(tmp_path_factory.mktemp("probe"))
-    terms = InstallationTerms(
-        level, hidden=(str(data),), memory_bytes=2 << 30, processes=2000, seconds=600
-    )
+    terms = InstallationTerms(level, hidden=(str(data),), memory_bytes=2 << 30, processes=2000, seconds=600)
     settings = RuntimeSettings(terms=lambda: terms)
     runtimes = LocalRuntimes(cache, objects, settings, now=time.monotonic_ns)
     choice = runtimes.catalog.for_image(SKLEARN)

@@ -26,9 +26,7 @@ _PASSWD = "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\n"
 _GROUP = "root:x:0:\nada:x:1000:\ncrew:x:2000:\n"
 
 
-def with_programs(
-    tar: Path, *, files: Mapping[str, str] | None = None, python: bool = False
-) -> None:
+def with_programs(tar: Path, *, files: Mapping[str, str] | None = None, python: bool = False) -> None:
     """Write a tar archive with `PROGRAMS`, the users root and ada, the given files, and optionally
     a Python."""
     with tarfile.open(tar, "w") as archive:
@@ -75,9 +73,7 @@ def _add_python(archive: tarfile.TarFile) -> None:
     packages = execute(str(executable), "-I", "-S", "-c", code, check=True).stdout.strip()
     for path in Path(sysconfig.get_path("purelib")).glob("pip*"):
         archive.add(path, f"{packages}/{path.name}".lstrip("/"), filter=_select_needed)
-    modules = [
-        str(path) for path in library.glob("lib-dynload/*.so") if not _NOT_NEEDED.search(str(path))
-    ]
+    modules = [str(path) for path in library.glob("lib-dynload/*.so") if not _NOT_NEEDED.search(str(path))]
     _add_libraries(archive, [str(executable), *modules])
 
 

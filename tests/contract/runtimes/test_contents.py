@@ -36,9 +36,7 @@ _RELEASES = [
 
 @pytest.mark.runtimes
 @pytest.mark.parametrize(("family", "version"), _RELEASES)
-def test_modules_listed_for_a_runtime_can_be_imported(
-    family: str, version: str, tmp_path: Path
-) -> None:
+def test_modules_listed_for_a_runtime_can_be_imported(family: str, version: str, tmp_path: Path) -> None:
     """Modules that the family's sheet lists as unavailable are exempt."""
     runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
     choice = runtimes.catalog.for_family(family, version)
@@ -51,9 +49,7 @@ def test_modules_listed_for_a_runtime_can_be_imported(
     assert python is not None
     left_out = {entry.name for entry in sheet.lacks(release, python)}
     names = [
-        module.name
-        for module in MODULES
-        if family in module.families and module.distribution not in left_out
+        module.name for module in MODULES if family in module.families and module.distribution not in left_out
     ]
     replica = copy_template(prepare(CACHE, choice, []), tmp_path)
     answer = replica.run("python3", "-W", "ignore", "-c", _IMPORTING, json.dumps(names))

@@ -22,9 +22,7 @@ from trainshed.runtimes.port import PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes
 from trainshed_reduction import variables as reduction
 
-CACHE = Path(
-    os.environ.get("TRAINSHED_CACHE") or Path(__file__).resolve().parents[3] / "build/test-cache"
-)
+CACHE = Path(os.environ.get("TRAINSHED_CACHE") or Path(__file__).resolve().parents[3] / "build/test-cache")
 _LARGE = [
     ("xgboost", "3.2", ""),
     ("xgboost", "1.1", "3.7"),
@@ -113,9 +111,7 @@ def test_reducers_run_on_the_oldest_installed_interpreter() -> None:
 
 @pytest.mark.runtimes
 @pytest.mark.parametrize(("family", "version", "python"), _LARGE)
-def test_each_framework_family_trains_a_model(
-    family: str, version: str, python: str, tmp_path: Path
-) -> None:
+def test_each_framework_family_trains_a_model(family: str, version: str, python: str, tmp_path: Path) -> None:
     """spec/runtimes#environments: environments of every framework, with current and old versions,
     run unmodified programs."""
     runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
@@ -124,9 +120,7 @@ def test_each_framework_family_trains_a_model(
     if not isinstance(choice, RuntimeChoice):
         pytest.skip(f"{family} {version} is NOT tested: {choice.reason}")
     if python and choice.python_version != python:
-        pytest.skip(
-            f"{family} {version} is NOT tested: there is no Python {python} on this machine"
-        )
+        pytest.skip(f"{family} {version} is NOT tested: there is no Python {python} on this machine")
     lines: list[str] = []
     prepared = prepare(CACHE, choice, lines)
     replica = copy_template(prepared, tmp_path)

@@ -60,9 +60,7 @@ class ImageTool:
 
     def images(self, **environ: str) -> Images:
         """Return the images of a service that has just started."""
-        opened = Images(
-            self.shelf, self.name, now=time.monotonic_ns, environ=self.environ | environ
-        )
+        opened = Images(self.shelf, self.name, now=time.monotonic_ns, environ=self.environ | environ)
         self.image_stores.append(opened)
         return opened
 
@@ -111,9 +109,7 @@ def reference(image_tool: ImageTool) -> Iterator[str]:
     image_tool.tool("rmi", "--force", name)
 
 
-def test_image_is_unpacked_once_with_its_configuration(
-    image_tool: ImageTool, reference: str
-) -> None:
+def test_image_is_unpacked_once_with_its_configuration(image_tool: ImageTool, reference: str) -> None:
     """spec/program#arguments: the image's entry point, command, variables, directory and user apply
     to the program. spec/runtimes#images: a second start installs nothing, even if the tool or
     its copy is gone. spec/program: the latest build runs."""
@@ -158,9 +154,7 @@ def test_image_is_unpacked_once_with_its_configuration(
     assert (changed.entrypoint, changed.command) == ((), ("pwd",))
 
 
-def test_registry_image_is_pulled_with_visible_progress(
-    image_tool: ImageTool, tmp_path: Path
-) -> None:
+def test_registry_image_is_pulled_with_visible_progress(image_tool: ImageTool, tmp_path: Path) -> None:
     """spec/runtimes#builds: a missing image is pulled once, with visible progress."""
     registry, lines = Registry(), list[str]()
     try:

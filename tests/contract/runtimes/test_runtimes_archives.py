@@ -89,9 +89,7 @@ _KINDS = {
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_tar_path_traversal_writes_nothing_outside(
-    workshop: Workshop, outside: Outside, kind: str
-) -> None:
+def test_tar_path_traversal_writes_nothing_outside(workshop: Workshop, outside: Outside, kind: str) -> None:
     name = f"trap{uuid.uuid4().hex}"
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w:gz") as archive:
@@ -146,9 +144,7 @@ def _add_links(archive: zipfile.ZipFile, top: str, outside: Outside) -> None:
 
 
 @pytest.mark.parametrize("kind", ["names", "links", "scripts", "data"])
-def test_wheel_path_traversal_writes_nothing_outside(
-    workshop: Workshop, outside: Outside, kind: str
-) -> None:
+def test_wheel_path_traversal_writes_nothing_outside(workshop: Workshop, outside: Outside, kind: str) -> None:
     """Installing a wheel runs no script, so only member names can attack. "names" also contains
     special mode bits and matching records."""
     name = f"trap{uuid.uuid4().hex}"

@@ -41,9 +41,7 @@ def built_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prep
         build_base(own, base, tell)
 
     async def build() -> list[PreparedRuntime]:
-        return await asyncio.gather(
-            *(runtimes.prepare(choice, (), messages.append) for messages in heard)
-        )
+        return await asyncio.gather(*(runtimes.prepare(choice, (), messages.append) for messages in heard))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Environments, "build", build_for_all)
@@ -140,9 +138,7 @@ def test_environment_is_read_only(built_environment: PreparedRuntime) -> None:
     assert str(environment.parents[1]) not in built_environment.read_only
 
 
-def test_program_imports_packages_of_its_environment_and_not_of_the_machine(
-    replica: Replica,
-) -> None:
+def test_program_imports_packages_of_its_environment_and_not_of_the_machine(replica: Replica) -> None:
     """spec/runtimes#environments: the installed versions are recorded."""
     recorded = content(replica.runtime)
     names = ("numpy", "scikit-learn", "google-cloud-storage", "cloudml-hypertune")

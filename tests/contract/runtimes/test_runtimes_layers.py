@@ -78,9 +78,7 @@ def test_only_packages_missing_in_the_base_environment_are_installed(
         "gs://bucket/hand/other-0.1.tar.gz": {"setup.py": setup, "real/__init__.py": "VALUE = 7\n"},
     }
     for name, files in packages.items():
-        workshop.objects.content[name] = tar_archive(
-            {f"custom/{path}": text for path, text in files.items()}
-        )
+        workshop.objects.content[name] = tar_archive({f"custom/{path}": text for path, text in files.items()})
     assert workshop.runtimes.ready(workshop.choice, (JobPackage(uri),)) is None
     prepared = workshop.prepare(uri, *packages)
     assert _site(prepared) == [
@@ -119,9 +117,7 @@ def test_packages_that_are_missing_or_have_a_wrong_version_are_installed_into_th
     assert replica.python("import flitted, joblib; print(joblib.__version__)") != version
 
 
-def test_python_2_packages_can_use_implicit_relative_imports(
-    workshop: Workshop, tmp_path: Path
-) -> None:
+def test_python_2_packages_can_use_implicit_relative_imports(workshop: Workshop, tmp_path: Path) -> None:
     """`import model` in `trainer.task` once meant `trainer.model` (runtimes up to 1.14). Modules of
     the standard library and of the environment take precedence."""
     setup = "import setuptools as s\ns.setup(name='trainer', version='0.1', packages=s.find_packages())\n"
@@ -154,9 +150,7 @@ def test_later_package_of_a_job_overrides_an_earlier_package_with_the_same_name(
 ) -> None:
     """spec/program#arguments: packages are installed in order before the program starts."""
     packages = {
-        f"gs://bucket/{text}/twice-{version}-py3-none-any.whl": wheel(
-            "twice", f"print({text!r})", version
-        )
+        f"gs://bucket/{text}/twice-{version}-py3-none-any.whl": wheel("twice", f"print({text!r})", version)
         for text, version in (("first", "0.2"), ("second", "0.1"))
     }
     workshop.objects.content.update(packages)
@@ -204,9 +198,7 @@ def test_requirement_without_wheel_does_not_select_an_old_version(
 
 def test_failed_installation_shows_the_installers_message(workshop: Workshop) -> None:
     uri = "gs://bucket/broken-0.1.tar.gz"
-    workshop.objects.content[uri] = _with_build_backend(
-        "broken", "0.1", "raise SystemExit('no luck')"
-    )
+    workshop.objects.content[uri] = _with_build_backend("broken", "0.1", "raise SystemExit('no luck')")
     with pytest.raises(PackageFailed) as failed:
         workshop.prepare(uri)
     assert uri in str(failed.value)
@@ -216,9 +208,7 @@ def test_failed_installation_shows_the_installers_message(workshop: Workshop) ->
     assert not list(layers.iterdir())
 
 
-def test_pth_files_of_the_base_environment_are_evaluated_in_its_own_directory(
-    tmp_path: Path,
-) -> None:
+def test_pth_files_of_the_base_environment_are_evaluated_in_its_own_directory(tmp_path: Path) -> None:
     """spec/runtimes#packages: old packages in namespaces, for example google-cloud ones, have path
     files that search next to themselves."""
     interpreters = Interpreters()

@@ -53,9 +53,7 @@ def test_symlinks_of_a_package_are_not_followed_by_the_service(workshop: Worksho
     assert Path("/etc").stat().st_mode == mode
 
 
-def test_package_is_rejected_with_a_reason_if_its_setup_script_cannot_be_confined(
-    workshop: Workshop,
-) -> None:
+def test_package_is_rejected_with_a_reason_if_its_setup_script_cannot_be_confined(workshop: Workshop) -> None:
     """Earlier, a weaker level was used silently. Now nothing else is tried, and nothing is installed."""
     source = sdist("termless", f"# {uuid.uuid4().hex}\nfrom setuptools import setup; setup()", {})
     workshop.objects.content["gs://b/termless.tar.gz"] = source
@@ -64,9 +62,7 @@ def test_package_is_rejected_with_a_reason_if_its_setup_script_cannot_be_confine
     runtimes = LocalRuntimes(workshop.cache, workshop.objects, settings, now=time.monotonic_ns)
     lines: list[str] = []
     with pytest.raises(PackageFailed) as refused:
-        asyncio.run(
-            runtimes.prepare(workshop.choice, (JobPackage("gs://b/termless.tar.gz"),), lines.append)
-        )
+        asyncio.run(runtimes.prepare(workshop.choice, (JobPackage("gs://b/termless.tar.gz"),), lines.append))
     runtimes.close()
     level = workshop.terms.level
     message = str(refused.value)

@@ -19,9 +19,7 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reopen]:
     def open_again() -> Store:
         for store in opened:
             store.close()
-        opened.append(
-            open_inline() if request.param == "inline" else open_database(tmp_path / "data")
-        )
+        opened.append(open_inline() if request.param == "inline" else open_database(tmp_path / "data"))
         return opened[-1]
 
     yield open_again

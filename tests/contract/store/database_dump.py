@@ -77,9 +77,7 @@ async def fill(store: Store) -> None:
     await store.studies.begin_operation(suggesting(5, 30))
     await register_model(store, make_version("m", 1, "default", "champion"), finished_operation(1))
     await store.evaluations.create(make_evaluation(1))
-    await tracking_stores(store).metadata_stores.create(
-        make_metadata_store(), finished_operation(3)
-    )
+    await tracking_stores(store).metadata_stores.create(make_metadata_store(), finished_operation(3))
     await tracking_stores(store).metadata.create(make_node(context("e")))
     await tracking_stores(store).tensorboards.create(make_board("t"))
     await store.curves.put(JobUid(1), make_progress("events"), (make_curve(1, "", "loss"),))
@@ -96,9 +94,7 @@ async def contents(store: Store) -> dict[str, Any]:
         "trials' jobs": await reader.children(JobUid(10)),
         "found": await reader.find("census"),
         "timelines": [await reader.timeline(JobUid(uid)) for uid in (1, 2, 10)],
-        "operations": [
-            await reader.operation(finished_operation(number).name) for number in (1, 3, 4)
-        ],
+        "operations": [await reader.operation(finished_operation(number).name) for number in (1, 3, 4)],
         "deleted": await reader.operation(operation(1).name),
         "drained": await reader.drained_nodes(),
         "quotas": await reader.quotas(),

@@ -27,9 +27,7 @@ def make_job(
     labels: tuple[tuple[str, str], ...] = (),
 ) -> Job:
     """Return a queued job of one pool. Names of `ml` jobs have no location."""
-    program = Program(
-        RuntimeChoice("python", "", "3.11"), module="trainer.task", args=("--epochs", "3")
-    )
+    program = Program(RuntimeChoice("python", "", "3.11"), module="trainer.task", args=("--epochs", "3"))
     pool = WorkerPool(0, 1, Machine("n1-standard-4", 4.0, 16 << 30, 12 << 30), program)
     return Job(
         uid=JobUid(uid),
@@ -68,9 +66,7 @@ def live_job(live: LiveJob[Work] | None) -> LiveJob[Job]:
 
 
 def step(live: LiveJob[Job], state: JobState, *kinds: str, consumed: int = 0) -> Commit:
-    return Commit(
-        in_state(live.job, state), live.generation, tuple(entry(kind) for kind in kinds), consumed
-    )
+    return Commit(in_state(live.job, state), live.generation, tuple(entry(kind) for kind in kinds), consumed)
 
 
 def operation(number: int, target: str = "x", parent: str = "projects/p/locations/l") -> Operation:

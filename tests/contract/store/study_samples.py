@@ -6,23 +6,8 @@ from tests.contract.store.store_samples import T0, make_job
 from trainshed.core.datasets.records import DataFiles, Dataset, DatasetKind, DatasetName
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.states import OperationState
-from trainshed.core.names import (
-    Api,
-    Collection,
-    EvaluationName,
-    JobName,
-    JobUid,
-    ModelName,
-    StudyName,
-)
-from trainshed.core.pipelines import (
-    ModelDraft,
-    ModelEvaluation,
-    ModelVersion,
-    Pipeline,
-    PipelineSpec,
-    Task,
-)
+from trainshed.core.names import Api, Collection, EvaluationName, JobName, JobUid, ModelName, StudyName
+from trainshed.core.pipelines import ModelDraft, ModelEvaluation, ModelVersion, Pipeline, PipelineSpec, Task
 from trainshed.core.study.records import Measurement, Study, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec
 from trainshed.core.tuning.records import RunningTrial, TuningJob, TuningSpec
@@ -125,9 +110,7 @@ def suggesting(number: int, study: int) -> Operation:
 
 def finished_operation(number: int, kind: OperationKind = OperationKind.UPDATE) -> Operation:
     """Return a finished operation with a response."""
-    return Operation(
-        f"{PLACE}/operations/{number}", kind, "x", T0, T0, response="{}", response_type="Model"
-    )
+    return Operation(f"{PLACE}/operations/{number}", kind, "x", T0, T0, response="{}", response_type="Model")
 
 
 def make_version(model_id: str, version: int, *aliases: str) -> ModelVersion:

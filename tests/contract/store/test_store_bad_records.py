@@ -22,15 +22,7 @@ from tests.contract.store.metadata_samples import (
     make_progress,
     tracking_stores,
 )
-from tests.contract.store.store_samples import (
-    T0,
-    cancel,
-    entry,
-    live_job,
-    make_job,
-    operation,
-    step,
-)
+from tests.contract.store.store_samples import T0, cancel, entry, live_job, make_job, operation, step
 from tests.contract.store.study_samples import (
     make_dataset,
     make_evaluation,
@@ -68,9 +60,7 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
     ("jobs", "labels"): (lambda store: store.ledger.load_live(),),
     ("timeline", "details"): (lambda store: store.reader.timeline(JobUid(1)),),
     ("intents", "intent"): (lambda store: store.ledger.load_live(),),
-    ("operations", "record"): (
-        lambda store: store.reader.operations("projects/p/locations/l", "", 9),
-    ),
+    ("operations", "record"): (lambda store: store.reader.operations("projects/p/locations/l", "", 9),),
     ("studies", "record"): (lambda store: store.studies.list(PLACE),),
     ("trials", "record"): (
         lambda store: store.studies.trials(STUDY, 0, 9),
@@ -92,9 +82,7 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
     ("curve_files", "record"): (lambda store: store.curves.files(JobUid(1)),),
     ("curve_series", "record"): (lambda store: store.curves.series(JobUid(1)),),
     ("datasets", "record"): (lambda store: store.datasets.list(PLACE),),
-    ("metadata_stores", "record"): (
-        lambda store: tracking_stores(store).metadata_stores.list(PLACE),
-    ),
+    ("metadata_stores", "record"): (lambda store: tracking_stores(store).metadata_stores.list(PLACE),),
     ("metadata_nodes", "record"): (
         lambda store: tracking_stores(store).metadata.nodes(STORE, NodeKind.ARTIFACT),
         lineage_nodes,
@@ -121,9 +109,7 @@ async def fill(store: Store) -> None:
     for number in (1, 2):
         await store.evaluations.create(make_evaluation(number))
     for number, name in enumerate((STORE, replace(STORE, store_id="other"))):
-        await tracking_stores(store).metadata_stores.create(
-            make_metadata_store(name), operation(30 + number)
-        )
+        await tracking_stores(store).metadata_stores.create(make_metadata_store(name), operation(30 + number))
     for number in (1, 2):
         await tracking_stores(store).metadata.create(make_node(artifact(f"a{number}")))
         await tracking_stores(store).metadata.create(make_node(execution(f"x{number}")))
@@ -214,9 +200,7 @@ async def test_unknown_enum_value_in_the_record_of_a_job_makes_only_that_job_unr
     assert [live.job.uid for live in await store.ledger.load_live()] == [2]
     assert await store.ledger.load(JobUid(1)) is None
     for read in (store.reader.job_by_uid(JobUid(1)), store.reader.find(make_job(1).name.job_id)):
-        with pytest.raises(
-            FailedPrecondition, match=f"table jobs .*{problem}.*restore an earlier backup"
-        ):
+        with pytest.raises(FailedPrecondition, match=f"table jobs .*{problem}.*restore an earlier backup"):
             await read
     with pytest.raises(NotFound):
         await store.reader.job_by_uid(JobUid(3))

@@ -112,17 +112,12 @@ async def test_deleting_a_tuning_job_deletes_its_trials(store: Store) -> None:
         over = replace(job, state=JobState.SUCCEEDED)
         trials = (make_trial(job.uid, 1), make_trial(job.uid, 2))
         made = (NewWork(child(job, job.uid + 10, 1)),)
-        await commit_step(
-            store, Commit(over, 1, (), 0, trials, ((1, measurement(1, 1.0)),), made=made)
-        )
+        await commit_step(store, Commit(over, 1, (), 0, trials, ((1, measurement(1, 1.0)),), made=made))
     # A client's study may have the uid of a trial's job, but never the uid of a tuning job.
     await store.studies.create(make_study(3))
     await store.studies.create_trial(make_trial(3), [measurement(1, 1.0)])
     await store.intake.delete_job(tuning.name, operation(1))
-    assert await store.studies.history([tuning.study, other.study]) == (
-        make_trial(2, 1),
-        make_trial(2, 2),
-    )
+    assert await store.studies.history([tuning.study, other.study]) == (make_trial(2, 1), make_trial(2, 2))
     assert await store.studies.measurements(tuning.study) == {}
     assert len(await store.studies.measurements(other.study)) == 1
     assert len(await store.studies.history([StudyUid(3)])) == 1
@@ -130,19 +125,14 @@ async def test_deleting_a_tuning_job_deletes_its_trials(store: Store) -> None:
     assert [work.uid for work in await store.reader.children(ORPHANS)] == [11]
 
 
-async def test_child_job_cannot_be_deleted_before_its_parent_has_handled_its_end(
-    store: Store,
-) -> None:
+async def test_child_job_cannot_be_deleted_before_its_parent_has_handled_its_end(store: Store) -> None:
     """spec/tuning#trials: a trial would have no result if its job were deleted at the moment of its
     success."""
     tuning, pipeline = make_tuning(1), make_pipeline(2)
     trial, step = child(tuning, 11, 1), child(pipeline, 12, 0)
     waiting = replace(tuning, running=(RunningTrial(1, trial.uid),))
     await create_works(
-        store,
-        waiting,
-        pipeline,
-        *(replace(work, state=JobState.CANCELLED) for work in (trial, step)),
+        store, waiting, pipeline, *(replace(work, state=JobState.CANCELLED) for work in (trial, step))
     )
     for work in (trial, step):
         with pytest.raises(FailedPrecondition, match="has not yet processed"):

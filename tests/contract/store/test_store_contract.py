@@ -157,9 +157,7 @@ async def test_label_changes_and_state_changes_of_a_job_are_all_kept(store: Stor
     live = await load_job(store, 1)
     changed = await store.intake.replace_labels(job.name, (("b", "2"),), "", T0 + SECOND)
     assert changed == replace(job, labels=(("b", "2"),), updated=T0 + SECOND)
-    await store.ledger.commit(
-        epoch, Commit(in_state(live.job, JobState.RUNNING, T0 + 5), live.generation)
-    )
+    await store.ledger.commit(epoch, Commit(in_state(live.job, JobState.RUNNING, T0 + 5), live.generation))
     now, _ = await store.reader.job(job.name)
     assert (now.state, now.labels, now.updated) == (JobState.RUNNING, (("b", "2"),), T0 + SECOND)
     assert (await load_job(store, 1)).job == now
@@ -178,9 +176,7 @@ async def test_delete_with_an_existing_operation_name_is_rolled_back(store: Stor
     assert (await store.reader.job(make_job(2).name))[0].uid == 2
 
 
-async def test_failing_command_does_not_affect_other_commands_of_its_transaction(
-    store: Store,
-) -> None:
+async def test_failing_command_does_not_affect_other_commands_of_its_transaction(store: Store) -> None:
     """spec/invariants#guarded-writes: a failed guard rolls back only its own command."""
     await create_job(store, make_job(1))
     results = await asyncio.gather(
@@ -203,9 +199,7 @@ async def test_only_the_leader_stores_a_new_job_that_has_already_started(store: 
     epoch = await store.ledger.acquire("b")
     job = replace(make_job(1), state=JobState.PREPARING)
     made = NewWork(job, (entry("created"), entry("admitted")))
-    with pytest.raises(
-        StaleCommit, match=rf"a newer controller has replaced this one \(epoch {former}\)"
-    ):
+    with pytest.raises(StaleCommit, match=rf"a newer controller has replaced this one \(epoch {former}\)"):
         await store.ledger.create_admitted(former, made)
     await store.ledger.create_admitted(epoch, made)
     live = await load_job(store, 1)

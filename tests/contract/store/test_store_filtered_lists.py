@@ -6,15 +6,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.store.store_samples import (
-    T0,
-    entry,
-    in_state,
-    live_job,
-    make_job,
-    operation,
-    step,
-)
+from tests.contract.store.store_samples import T0, entry, in_state, live_job, make_job, operation, step
 from tests.contract.store.study_samples import make_pipeline, make_tuning
 from trainshed.api.aiplatform_v1.views import STATES
 from trainshed.api.filters.jobs import JobFilter, compile_job_filter
@@ -49,9 +41,7 @@ def history() -> list[Work]:
         )
         labels = (("team", ("vision", "sound")[uid % 2]), ("n", str(uid % 5)))[: uid % 3]
         name = ("", "größe", "train-7 of 9", "%_'x")[uid % 4]
-        made.append(
-            replace(in_state(job, states[uid % len(states)]), display_name=name, labels=labels)
-        )
+        made.append(replace(in_state(job, states[uid % len(states)]), display_name=name, labels=labels))
     return made
 
 
@@ -140,9 +130,7 @@ async def test_sql_filter_selects_the_same_jobs_as_the_filter_function(store: St
     ],
     ids=str,
 )
-async def test_filtered_list_stays_within_its_project_and_location(
-    store: Store, query: JobQuery
-) -> None:
+async def test_filtered_list_stays_within_its_project_and_location(store: Store, query: JobQuery) -> None:
     await fill_store(store)
     whole = set(await list_uids(store, query, JobFilter(where=Every(()))))
     for where in (Equal(Column.STATE, "QUEUED"), HasLabel("team"), Every(())):

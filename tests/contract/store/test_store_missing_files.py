@@ -48,9 +48,7 @@ def run(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("left", ["lock", "slots", "logs"])
-async def test_missing_database_is_not_replaced_by_an_empty_database(
-    tmp_path: Path, left: str
-) -> None:
+async def test_missing_database_is_not_replaced_by_an_empty_database(tmp_path: Path, left: str) -> None:
     (await with_jobs(tmp_path, 1)).close()
     (tmp_path / DATABASE_FILE).unlink()
     if left != "lock":
@@ -116,9 +114,7 @@ def child_with_a_job(directory: Path, uid: int) -> Generator["subprocess.Popen[s
 
 
 @pytest.mark.parametrize("starts", [1, 2])
-async def test_missing_write_ahead_log_after_a_kill_fails_the_start(
-    tmp_path: Path, starts: int
-) -> None:
+async def test_missing_write_ahead_log_after_a_kill_fails_the_start(tmp_path: Path, starts: int) -> None:
     """The log of a new database contains everything, the log of an older one the latest changes."""
     for uid in range(1, starts):
         (await with_jobs(tmp_path, uid)).close()
@@ -184,9 +180,7 @@ async def test_acknowledged_writes_survive_removed_database_files(
         text = answer(child)
         if end == "closed":
             child.communicate(timeout=30)
-    assert (
-        "nothing was stored" in text and "Programs continue" in text and f"kill {child.pid}" in text
-    )
+    assert "nothing was stored" in text and "Programs continue" in text and f"kill {child.pid}" in text
     run(commands(text))
     store = open_database(tmp_path)
     await assert_jobs_exist(store, 1, 2)
@@ -197,9 +191,7 @@ async def test_acknowledged_writes_survive_removed_database_files(
     reader.close()
 
 
-async def test_store_accepts_writes_again_after_its_database_file_is_restored(
-    tmp_path: Path,
-) -> None:
+async def test_store_accepts_writes_again_after_its_database_file_is_restored(tmp_path: Path) -> None:
     store = await with_jobs(tmp_path, 1)
     database, away = tmp_path / DATABASE_FILE, tmp_path / "away"
     database.rename(away)

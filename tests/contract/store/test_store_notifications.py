@@ -27,8 +27,5 @@ async def test_notifications_of_a_commit_survive_a_restart_and_the_deletion_of_t
     await store.ledger.commit(await store.ledger.acquire("test"), commit)
     await store.intake.delete_job(over.name, operation(1))
     waiting = await reopen().notifications.waiting(10)
-    assert [notice.notification for notice in waiting] == [
-        notification_for("ops"),
-        notification_for("team"),
-    ]
+    assert [notice.notification for notice in waiting] == [notification_for("ops"), notification_for("team")]
     assert [(notice.due, notice.tries) for notice in waiting] == [(T0, 0), (T0, 0)]

@@ -136,9 +136,7 @@ def test_newer_database_is_rejected_and_not_changed(tmp_path: Path) -> None:
         open_database(tmp_path)
 
 
-def test_failed_migration_keeps_the_previous_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_migration_keeps_the_previous_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = ((1, "CREATE TABLE a (x);"), (2, "CREATE TABLE b (x); CREATE TABLE a (x);"))
     monkeypatch.setattr("trainshed.store.sqlite.connections.scripts", lambda: broken)
     connection = open_writer(tmp_path / "x.db")

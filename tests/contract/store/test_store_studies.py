@@ -27,9 +27,7 @@ async def with_trials(store: Store, count: int, uid: int = 1) -> list[Trial]:
     ]
 
 
-def end_operation(
-    running: Operation, state: OperationState = OperationState.SUCCEEDED
-) -> Operation:
+def end_operation(running: Operation, state: OperationState = OperationState.SUCCEEDED) -> Operation:
     return replace(running, state=state, updated=running.updated + 1)
 
 
@@ -48,9 +46,7 @@ async def test_study_operation_can_finish_only_once(store: Store) -> None:
     assert sum(isinstance(result, StaleCommit) for result in results) == 4
     assert len(await store.studies.history([ONE])) == 2
     with pytest.raises(StaleCommit):
-        await store.studies.finish_operation(
-            end_operation(suggesting(2, 1)), suggested=[make_trial(1)]
-        )
+        await store.studies.finish_operation(end_operation(suggesting(2, 1)), suggested=[make_trial(1)])
     # Numbers used by a rejected step are available again.
     assert (await store.studies.create_trial(make_trial(1))).number == 3
 

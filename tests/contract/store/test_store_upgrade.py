@@ -19,9 +19,7 @@ DUMPS = {path.stem: path.read_text() for path in Path(__file__).with_name("dumps
 
 
 @pytest.mark.parametrize("release", [*DUMPS, "today"])
-async def test_data_of_an_earlier_release_is_readable_and_writable(
-    tmp_path: Path, release: str
-) -> None:
+async def test_data_of_an_earlier_release_is_readable_and_writable(tmp_path: Path, release: str) -> None:
     script = DUMPS.get(release) or await dump_of_new_store(tmp_path / "made")
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection:
         connection.executescript(script)
@@ -75,9 +73,7 @@ def test_quotas_and_jobs_of_capitalized_emails_are_converted(tmp_path: Path) -> 
 
 def tables(place: Path) -> list[tuple[str, list[str]]]:
     with closing(sqlite3.connect(place / DATABASE_FILE)) as connection:
-        rows = connection.execute(
-            "SELECT name, sql FROM sqlite_schema WHERE sql <> '' ORDER BY name"
-        )
+        rows = connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql <> '' ORDER BY name")
         return [(name, re.sub("--.*", "", sql).split()) for name, sql in rows]
 
 
@@ -92,11 +88,7 @@ def with_foreign_table(connection: sqlite3.Connection) -> None:
 @pytest.mark.parametrize(
     ("made", "error", "text"),
     [
-        (
-            with_old_schema,
-            StoreOfOtherVersion,
-            "before release 0.2.0.*Keep the checkout .* --data DIR",
-        ),
+        (with_old_schema, StoreOfOtherVersion, "before release 0.2.0.*Keep the checkout .* --data DIR"),
         (with_foreign_table, StoreUnreadable, "database of another program.* --data DIRECTORY"),
     ],
 )

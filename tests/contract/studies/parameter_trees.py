@@ -6,15 +6,7 @@ from collections.abc import Callable, Sequence
 from hypothesis import strategies as st
 
 from trainshed.core.study.records import Measurement, Parameters, TrialState
-from trainshed.core.study.spec import (
-    Goal,
-    Metric,
-    Parameter,
-    ParameterType,
-    Scale,
-    StudySpec,
-    Value,
-)
+from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, Scale, StudySpec, Value
 from trainshed.studies.port import Algorithm, TrialData
 
 Objective = Callable[[dict[str, Value]], float | None]
@@ -37,22 +29,9 @@ MIXED = (
     Parameter("depth", ParameterType.INTEGER, 1, 12, parent=0, when=("tree",)),
     Parameter("layers", ParameterType.INTEGER, 1, 3, parent=0, when=("net",)),
     Parameter(
-        "units",
-        ParameterType.DISCRETE,
-        values=(16.0, 64.0, 256.0),
-        scale=Scale.LOG,
-        parent=3,
-        when=(2, 3),
+        "units", ParameterType.DISCRETE, values=(16.0, 64.0, 256.0), scale=Scale.LOG, parent=3, when=(2, 3)
     ),
-    Parameter(
-        "momentum",
-        ParameterType.DOUBLE,
-        0.5,
-        0.999,
-        scale=Scale.REVERSE_LOG,
-        parent=0,
-        when=("net",),
-    ),
+    Parameter("momentum", ParameterType.DOUBLE, 0.5, 0.999, scale=Scale.REVERSE_LOG, parent=0, when=("net",)),
 )
 """Every type and every scale, with conditions two levels deep."""
 
@@ -112,9 +91,7 @@ def is_permitted_value(parameter: Parameter, value: Value) -> bool:
             return type(value) is float and parameter.low <= value <= parameter.high
 
 
-def finished_trial(
-    number: int, point: Parameters, value: float | None, metric: str = "loss"
-) -> TrialData:
+def finished_trial(number: int, point: Parameters, value: float | None, metric: str = "loss") -> TrialData:
     if value is None:
         return TrialData(number, TrialState.INFEASIBLE, point)
     return TrialData(number, TrialState.SUCCEEDED, point, Measurement(((metric, value),)))
@@ -142,35 +119,22 @@ def best(trials: Sequence[TrialData]) -> float:
 
 
 @st.composite
-def parameters(
-    draw: st.DrawFn, name: str = "p", parent: int = -1, when: tuple[Value, ...] = ()
-) -> Parameter:
+def parameters(draw: st.DrawFn, name: str = "p", parent: int = -1, when: tuple[Value, ...] = ()) -> Parameter:
     """Draw a parameter of any type and scale."""
     kind = draw(st.sampled_from(list(ParameterType)))
-    scale = (
-        draw(st.sampled_from(list(Scale)))
-        if kind is not ParameterType.CATEGORICAL
-        else Scale.LINEAR
-    )
+    scale = draw(st.sampled_from(list(Scale))) if kind is not ParameterType.CATEGORICAL else Scale.LINEAR
     lowest = -1e6 if scale is Scale.LINEAR else 1e-6
     match kind:
         case ParameterType.CATEGORICAL:
-            names = draw(
-                st.lists(st.text(min_size=1, max_size=3), min_size=1, max_size=5, unique=True)
-            )
+            names = draw(st.lists(st.text(min_size=1, max_size=3), min_size=1, max_size=5, unique=True))
             return Parameter(name, kind, categories=tuple(names), parent=parent, when=when)
         case ParameterType.DISCRETE:
             values = draw(
                 st.lists(
-                    st.floats(lowest, 1e6),
-                    min_size=1,
-                    max_size=6,
-                    unique_by=lambda number: round(number, 5),
+                    st.floats(lowest, 1e6), min_size=1, max_size=6, unique_by=lambda number: round(number, 5)
                 )
             )
-            return Parameter(
-                name, kind, values=tuple(sorted(values)), scale=scale, parent=parent, when=when
-            )
+            return Parameter(name, kind, values=tuple(sorted(values)), scale=scale, parent=parent, when=when)
         case ParameterType.INTEGER:
             low = draw(st.integers(-50 if scale is Scale.LINEAR else 1, 50))
             high = low + draw(st.integers(0, 1000))

@@ -49,9 +49,7 @@ def some_trials(algorithm: Algorithm, spec: StudySpec) -> list[TrialData]:
     trials = play(algorithm, spec, objective, 5)
     for number in (6, 7, 8):
         (point,) = algorithm.suggest(spec, trials, 1, 7).parameters
-        trials.append(
-            finished_trial(number, point, None) if number == 6 else pending(number, point)
-        )
+        trials.append(finished_trial(number, point, None) if number == 6 else pending(number, point))
     return trials
 
 
@@ -67,9 +65,7 @@ def test_suggested_points_are_valid(algorithm: Algorithm, spec: StudySpec) -> No
 
 
 @pytest.mark.parametrize("spec", [FLAT, TREE], ids=["flat", "tree"])
-def test_same_trials_and_seed_give_the_same_suggestions(
-    algorithm: Algorithm, spec: StudySpec
-) -> None:
+def test_same_trials_and_seed_give_the_same_suggestions(algorithm: Algorithm, spec: StudySpec) -> None:
     """spec/tuning#reproducible: a study that is loaded from the store, in any order, continues unchanged."""
     trials = some_trials(algorithm, spec)
     first = algorithm.suggest(spec, trials, 2, 7)
@@ -95,9 +91,7 @@ def test_suggestions_in_a_batch_equal_suggestions_in_sequence(
 
 
 @pytest.mark.parametrize("value", [None, 1.0], ids=["infeasible", "flat"])
-def test_equal_results_of_all_trials_do_not_end_the_search(
-    algorithm: Algorithm, value: float | None
-) -> None:
+def test_equal_results_of_all_trials_do_not_end_the_search(algorithm: Algorithm, value: float | None) -> None:
     trials: list[TrialData] = []
     for number in range(1, 13):
         (point,) = algorithm.suggest(FLAT, trials, 1, 7).parameters
@@ -127,9 +121,7 @@ def test_parameter_space_with_a_single_point_is_supported(algorithm: Algorithm) 
     assert again.exhausted or again.parameters == proposed
 
 
-def test_suggestions_in_a_finite_parameter_space_are_valid_until_its_last_point(
-    algorithm: Algorithm,
-) -> None:
+def test_suggestions_in_a_finite_parameter_space_are_valid_until_its_last_point(algorithm: Algorithm) -> None:
     """There are more trials than points. Grid search ends and other algorithms may repeat points
     (facts/tuning#vertex), but only random search repeats before it has tried all."""
     trials: list[TrialData] = []

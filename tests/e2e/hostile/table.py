@@ -66,9 +66,7 @@ def strongest() -> tuple[Column, ...]:
 def columns() -> list[Any]:
     """Fixture parameters: one service for each column. Those of other users are soaks."""
     return [
-        pytest.param(
-            column, marks=[] if column in strongest() else [pytest.mark.soak], id=column.name
-        )
+        pytest.param(column, marks=[] if column in strongest() else [pytest.mark.soak], id=column.name)
         for column in COLUMNS
     ]
 
@@ -117,23 +115,11 @@ ROWS = (
         (HELD, OPEN, OPEN, OPEN, OPEN),
     ),
     Row("machine", "changing the machine's files and settings", _ROOT),
-    Row(
-        "disks",
-        "opening disks and the machine's memory as devices",
-        (HELD, HELD, VARIES, HELD, HELD),
-    ),
+    Row("disks", "opening disks and the machine's memory as devices", (HELD, HELD, VARIES, HELD, HELD)),
     Row("set-user bits", "becoming another user through a set-user-ID program", _ROOT),
-    Row(
-        "daemons",
-        "connecting to sockets of docker, podman, containerd",
-        (HELD, HELD, HELD, HELD, VARIES),
-    ),
+    Row("daemons", "connecting to sockets of docker, podman, containerd", (HELD, HELD, HELD, HELD, VARIES)),
     Row("processes", "listing processes of other jobs or of the service", NAMESPACED),
-    Row(
-        "signals",
-        "sending signals to other jobs, to the service, or to the replica's own shim",
-        NAMESPACED,
-    ),
+    Row("signals", "sending signals to other jobs, to the service, or to the replica's own shim", NAMESPACED),
     Row(
         "spying",
         "reading memory, environment or file descriptors of the replica's own shim and relay, or of "
@@ -146,9 +132,7 @@ ROWS = (
         "raising the program's own limits, or leaving its control groups",
         (HELD, HELD, OPEN, HELD, HELD),
     ),
-    Row(
-        "memory", "exceeding the memory limit by writing to memory as fast as possible", EVERYWHERE
-    ),
+    Row("memory", "exceeding the memory limit by writing to memory as fast as possible", EVERYWHERE),
     Row(
         "memory, unmapped",
         "exceeding the memory limit with unmapped files in memory (memfd, /dev/shm)",
@@ -202,11 +186,7 @@ ROWS = (
 
 WARM_ROWS = (
     Row("preloader", "attacking its own preloader, and preloaders of other projects", NAMESPACED),
-    Row(
-        "what it was forked with",
-        "reading memory and file descriptors that a fork inherits",
-        EVERYWHERE,
-    ),
+    Row("what it was forked with", "reading memory and file descriptors that a fork inherits", EVERYWHERE),
     Row("interpreter", "changing the interpreter of other programs", EVERYWHERE),
 )
 """Attempts that only a warm-started program can make (docs/warm-starts.md)."""

@@ -7,15 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.hostile.attack_setup import (
-    BUCKETS,
-    OTHER,
-    OWN,
-    PROGRAMS,
-    STAGING,
-    AttackSetup,
-    parent_of,
-)
+from tests.e2e.hostile.attack_setup import BUCKETS, OTHER, OWN, PROGRAMS, STAGING, AttackSetup, parent_of
 from tests.e2e.packages import package_job, source_package
 from tests.e2e.processes import children, command_line
 from trainshed.core.launch import WARM_LABEL
@@ -49,9 +41,7 @@ class WarmAttackSetup(AttackSetup):
 
     def submit(self, project: str, program: str, *arguments: str, **environ: str) -> str:
         """Upload it as a package, because only modules start warm."""
-        return self._submit(
-            project, program, (PROGRAMS / f"{program}.py").read_text(), arguments, environ
-        )
+        return self._submit(project, program, (PROGRAMS / f"{program}.py").read_text(), arguments, environ)
 
     def open(self) -> None:
         """Create both projects' preloaders with programs that start cold."""
@@ -100,12 +90,7 @@ class WarmAttackSetup(AttackSetup):
         return [entry["message"] for entry in entries if entry["kind"] == "warm_start"]
 
     def _submit(
-        self,
-        project: str,
-        program: str,
-        text: str,
-        arguments: tuple[str, ...],
-        environ: dict[str, str],
+        self, project: str, program: str, text: str, arguments: tuple[str, ...], environ: dict[str, str]
     ) -> str:
         bucket = STAGING[1] if project == OTHER else BUCKETS[project]
         name = f"{program}/pkg-1.0.tar.gz"

@@ -97,7 +97,5 @@ seen["secret rest"] = [answer.json()["error"]["status"], answer.json()["error"][
 seen["secret seconds"] = time.monotonic() - started
 
 host = "https://europe-west4-aiplatform.googleapis.com"
-seen["without a token"] = requests.get(
-    f"{host}/v1/{parent}/locations/europe-west4/models"
-).status_code
+seen["without a token"] = requests.get(f"{host}/v1/{parent}/locations/europe-west4/models").status_code
 print("SEEN " + json.dumps(seen))

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 class EventWriter:
     """Appends to a new file in the directory. `clock`: seconds since the epoch."""
 
-    def __init__(
-        self, directory: "str | pathlib.Path", clock: "Callable[[], float]" = time.time
-    ) -> None:
+    def __init__(self, directory: "str | pathlib.Path", clock: "Callable[[], float]" = time.time) -> None:
         self.clock = clock
         place = pathlib.Path(directory)
         place.mkdir(parents=True, exist_ok=True)

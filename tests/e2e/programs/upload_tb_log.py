@@ -11,10 +11,7 @@ from google.cloud import aiplatform
 logdir, transport = sys.argv[1], sys.argv[2]
 variable = "TRAINSHED_ENDPOINT" if transport == "rest" else "TRAINSHED_GRPC_ENDPOINT"
 aiplatform.init(
-    project="trainshed",
-    location="us-central1",
-    api_endpoint=os.environ[variable],
-    api_transport=transport,
+    project="trainshed", location="us-central1", api_endpoint=os.environ[variable], api_transport=transport
 )
 
 

@@ -31,15 +31,12 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         answer = PAGE if first.startswith("GET / ") else json.dumps(request).encode()
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nset-cookie: theirs=1\r\n"
-            b"set-cookie: trainshed-page=stolen\r\ncontent-length: %d\r\n\r\n%b"
-            % (len(answer), answer)
+            b"set-cookie: trainshed-page=stolen\r\ncontent-length: %d\r\n\r\n%b" % (len(answer), answer)
         )
     writer.close()
 
 
-async def echo(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: "dict[str, str]"
-) -> None:
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: "dict[str, str]") -> None:
     """Echo every message until the peer closes."""
     key = hashlib.sha1(headers["sec-websocket-key"].encode() + MAGIC).digest()
     writer.write(

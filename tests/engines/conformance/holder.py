@@ -58,9 +58,7 @@ class Holder:
         self._tell(call)
         assert self._process.stdout is not None
         steps, status = pickle.load(self._process.stdout)
-        assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, (
-            f"{call.method} failed: see above"
-        )
+        assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, f"{call.method} failed: see above"
         return steps
 
     def close(self) -> None:

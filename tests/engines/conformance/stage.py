@@ -10,12 +10,7 @@ from typing import Any, TypeVar
 from tests.engines.conformance.holder import Call, Holder
 from tests.engines.conformance.lab import Lab, Program
 from trainshed.core.launch import LaunchPlan, Limits
-from trainshed.core.lifecycle.replica_events import (
-    ReplicaEvent,
-    ReplicaExited,
-    ReplicaLost,
-    ReplicaStarted,
-)
+from trainshed.core.lifecycle.replica_events import ReplicaEvent, ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, StreamSource
 from trainshed.engines.port import (
@@ -67,9 +62,7 @@ class Stage:
         await self.close()
         await self._take_over()
 
-    async def killed_in(
-        self, holder: Holder, step: int | None, method: str, *arguments: Any
-    ) -> int:
+    async def killed_in(self, holder: Holder, step: int | None, method: str, *arguments: Any) -> int:
         """Make a call in another process that is killed at that step (None = after the call), then take over.
         Return the number of steps of the call; 0 = more.
         """
@@ -108,12 +101,7 @@ class Stage:
         return [node.name for node in await self.engine.capacity()]
 
     async def allocate(
-        self,
-        uid: JobUid,
-        *replicas: ReplicaId,
-        node: str = "",
-        nodes: Sequence[str] = (),
-        attempt: int = 1,
+        self, uid: JobUid, *replicas: ReplicaId, node: str = "", nodes: Sequence[str] = (), attempt: int = 1
     ) -> tuple[Slot, ...]:
         """Allocate slots. `nodes`: one for each replica; None = all on the first node. Retries like the
         service until the cluster has granted the nodes.
@@ -223,8 +211,7 @@ class Stage:
         self, uid: JobUid, replica: ReplicaId = PRIMARY, *, incarnation: int = 1, attempt: int = 1
     ) -> None:
         await self.until(
-            lambda: incarnation in self.starts(uid, replica, attempt),
-            f"the start of {replica} of job {uid}",
+            lambda: incarnation in self.starts(uid, replica, attempt), f"the start of {replica} of job {uid}"
         )
 
     def ends(
@@ -265,9 +252,7 @@ class Stage:
         await self.until(lambda: place() > 0, f"node {node} to be {' or '.join(states)}")
         self._waited[node] = place()
 
-    def lines(
-        self, uid: JobUid, replica: ReplicaId = PRIMARY, attempt: int = 1
-    ) -> list[dict[str, Any]]:
+    def lines(self, uid: JobUid, replica: ReplicaId = PRIMARY, attempt: int = 1) -> list[dict[str, Any]]:
         """Return the complete lines of a replica's log that are readable now, as stored."""
         source = StreamSource(uid, attempt, replica)
         parts = self.engine.streams.open(source, StreamKind.LOG)
@@ -275,9 +260,7 @@ class Stage:
         return [json.loads(line) for line in data.split(b"\n")[:-1]]
 
     async def wait_for_lines(self, uid: JobUid, count: int, replica: ReplicaId = PRIMARY) -> None:
-        await self.until(
-            lambda: len(self.lines(uid, replica)) >= count, f"{count} lines of {replica}"
-        )
+        await self.until(lambda: len(self.lines(uid, replica)) >= count, f"{count} lines of {replica}")
 
     async def _take_over(self) -> None:
         self.events.clear()

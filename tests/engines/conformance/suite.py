@@ -44,9 +44,7 @@ from trainshed.engines.port import (
 FOREVER = Program(prints=1, runs=None)
 
 
-async def at_every_step(
-    stage: Stage, trial: Callable[[Holder, int | None], Awaitable[int]]
-) -> None:
+async def at_every_step(stage: Stage, trial: Callable[[Holder, int | None], Awaitable[int]]) -> None:
     """Kill an engine's process after some calls, and further processes at each step of them. `trial`: makes
     the calls and returns the number of their steps.
     """
@@ -121,9 +119,7 @@ class Conformance:
     # --- exits ---
 
     @run_with_stage
-    async def test_starts_and_exits_are_reported_with_exit_code_or_signal(
-        self, stage: Stage
-    ) -> None:
+    async def test_starts_and_exits_are_reported_with_exit_code_or_signal(self, stage: Stage) -> None:
         ways = [(code, None) for code in (0, 1, 134, 137, 255)]
         ways += [(None, number) for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL)]
         programs = [Program(code=code or 0, signal=number) for code, number in ways]
@@ -173,9 +169,7 @@ class Conformance:
         assert len(stage.lines(uid)) == 1, "it was not started twice"
 
     @run_with_stage
-    async def test_repeated_launch_of_an_ended_program_repeats_the_end_report(
-        self, stage: Stage
-    ) -> None:
+    async def test_repeated_launch_of_an_ended_program_repeats_the_end_report(self, stage: Stage) -> None:
         uid = await stage.run(Program(code=4))
         await stage.wait_for_exit(uid)
         await stage.engine.launch([stage.plan(uid, Program(code=4))])
@@ -244,9 +238,7 @@ class Conformance:
         await stage.engine.stop(uid, 1, 0)
         await stage.end(uid)
         await stage.until(lambda: len(stage.ends(uid, again, incarnation=2)) > 1, "the end, again")
-        ends = {
-            e for e in stage.events_of(uid)[before:] if isinstance(e, ReplicaExited | ReplicaLost)
-        }
+        ends = {e for e in stage.events_of(uid)[before:] if isinstance(e, ReplicaExited | ReplicaLost)}
         assert {(e.replica, e.incarnation) for e in ends} == {(PRIMARY, 1), (again, 2)}
 
     @run_with_stage
@@ -285,9 +277,7 @@ class Conformance:
         assert numbers(stage.lines(uid)) == [0], "only the second ran"
 
     @run_with_stage
-    async def test_injected_fault_affects_only_the_requested_incarnation(
-        self, stage: Stage
-    ) -> None:
+    async def test_injected_fault_affects_only_the_requested_incarnation(self, stage: Stage) -> None:
         faults = {Fault.SEGV: signal.SIGSEGV, Fault.KILL: signal.SIGKILL, Fault.OOM: signal.SIGKILL}
         uid, replicas = await stage.run_together(*(FOREVER for _ in faults))
         for (fault, number), replica in zip(faults.items(), replicas, strict=True):
@@ -320,9 +310,7 @@ class Conformance:
         assert numbers(stage.lines(uid)) == [0, 1], "its log continues"
 
     @run_with_stage
-    async def test_loss_is_reported_after_the_replicas_of_the_node_are_dead(
-        self, stage: Stage
-    ) -> None:
+    async def test_loss_is_reported_after_the_replicas_of_the_node_are_dead(self, stage: Stage) -> None:
         """Fencing: no process of the replica starts on another node before its loss is reported, and none is
         alive after the report.
         """
@@ -391,9 +379,7 @@ class Conformance:
     # --- leftovers and IDs ---
 
     @run_with_stage
-    async def test_release_removes_everything_of_an_attempt_except_its_logs(
-        self, stage: Stage
-    ) -> None:
+    async def test_release_removes_everything_of_an_attempt_except_its_logs(self, stage: Stage) -> None:
         mark = f"conformance-child-{time.monotonic_ns()}"
         uid = await stage.run(Program(prints=2, runs=0.3, child=mark))
         await stage.end(uid)
@@ -447,9 +433,7 @@ class Conformance:
         assert (await stage.wait_for_exit(runs)).exit.signal == signal.SIGTERM
 
     @run_with_stage
-    async def test_service_kill_at_any_step_of_a_launch_causes_exactly_one_start(
-        self, stage: Stage
-    ) -> None:
+    async def test_service_kill_at_any_step_of_a_launch_causes_exactly_one_start(self, stage: Stage) -> None:
         """Send SIGKILL to the engine's process; this one takes over."""
         (node, *_) = await stage.nodes()
 

@@ -49,9 +49,7 @@ class SimEngine:
         await self._pass()
         self._world.launch(plans)
 
-    async def stop(
-        self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
-    ) -> None:
+    async def stop(self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None) -> None:
         await self._pass()
         self._world.stop(job_uid, attempt, grace)
 

@@ -13,12 +13,7 @@ from msgspec.structs import replace
 from tests.sim.engine.clock import Clock
 from trainshed.core.job import ExitRecord
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.replica_events import (
-    ReplicaEvent,
-    ReplicaExited,
-    ReplicaLost,
-    ReplicaStarted,
-)
+from trainshed.core.lifecycle.replica_events import ReplicaEvent, ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
 from trainshed.engines.port import EngineEvent, ReplicaReport, Slot, SlotRequest
@@ -277,13 +272,7 @@ class Processes:
         self._tell(sim_slot, run, news=True)
 
     def lose(
-        self,
-        sim_slot: SimSlot,
-        run: Incarnation,
-        cause: str,
-        *,
-        by_service: bool = False,
-        tell: bool = True,
+        self, sim_slot: SimSlot, run: Incarnation, cause: str, *, by_service: bool = False, tell: bool = True
     ) -> None:
         """Make an incarnation disappear without a record."""
         run.fate, run.over = Fate.LOST, self._clock.now
@@ -373,9 +362,7 @@ class Gangs:
             if uid == job_uid and replica in gang:
                 yield gang[replica]
 
-    def take(
-        self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
-    ) -> tuple[Slot, ...]:
+    def take(self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]) -> tuple[Slot, ...]:
         """Allocate slots. A replica with a slot keeps it, and the slot moves to the requested node."""
         gang = self._seats.setdefault((job_uid, attempt), {})
         for request in requests:

@@ -32,14 +32,7 @@ class Journals:
         self._last: dict[tuple[JobUid, int, ReplicaId], Line] = {}
 
     def write(
-        self,
-        uid: JobUid,
-        attempt: int,
-        replica: ReplicaId,
-        incarnation: int,
-        *,
-        at: Nanos,
-        text: str,
+        self, uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, *, at: Nanos, text: str
     ) -> Line:
         before = self._last.get((uid, attempt, replica))
         n, earliest = (before.n + 1, before.at + 1) if before else (0, 0)
@@ -113,8 +106,6 @@ class Notebooks:
         begin = started or self._started.get(job_uid, 0)
         steps = sorted(self._values.get(job_uid, {}).items())
         return tuple(
-            Measurement(
-                tuple(sorted(values.items())), step, max(0, self._last[job_uid, step] - begin)
-            )
+            Measurement(tuple(sorted(values.items())), step, max(0, self._last[job_uid, step] - begin))
             for step, values in steps
         )

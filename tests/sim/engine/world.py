@@ -95,9 +95,7 @@ class World:
             if (latest := sim_slot.latest) is not None:
                 self._tell(sim_slot, latest)
 
-    def allocate(
-        self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
-    ) -> tuple[Slot, ...]:
+    def allocate(self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]) -> tuple[Slot, ...]:
         self._answer()
         for request in requests:
             if request.node not in self.places:
@@ -107,9 +105,7 @@ class World:
             if sim_slot is None or sim_slot.slot.node != request.node:
                 self._nodes.require(request.node)
                 if sim_slot is not None and sim_slot.latest is not None and sim_slot.latest.lives:
-                    raise EngineUnavailable(
-                        f"{request.replica} still lives on {sim_slot.slot.node}"
-                    )
+                    raise EngineUnavailable(f"{request.replica} still lives on {sim_slot.slot.node}")
         return self._gangs.take(job_uid, attempt, requests)
 
     def launch(self, plans: Sequence[LaunchPlan]) -> None:
@@ -119,10 +115,7 @@ class World:
             raise LaunchRejected("the simulated engine was told to refuse this launch")
         sim_slots = [self._require_slot(plan.job_uid, plan.attempt, plan.replica) for plan in plans]
         for plan, sim_slot in zip(plans, sim_slots, strict=True):
-            if (
-                plan.incarnation not in sim_slot.incarnations
-                and plan.incarnation > sim_slot.last_rejected
-            ):
+            if plan.incarnation not in sim_slot.incarnations and plan.incarnation > sim_slot.last_rejected:
                 self._nodes.require(sim_slot.slot.node)
         for plan, sim_slot in zip(plans, sim_slots, strict=True):
             if (known := sim_slot.incarnations.get(plan.incarnation)) is not None:
@@ -236,9 +229,7 @@ class World:
 
     def running(self) -> list[SimSlot]:
         """Return the slots with a running program."""
-        return [
-            s for s in self.sim_slots() if s.latest is not None and s.latest.fate is Fate.RUNNING
-        ]
+        return [s for s in self.sim_slots() if s.latest is not None and s.latest.fate is Fate.RUNNING]
 
     # --- internals ---
 
@@ -280,11 +271,7 @@ class World:
 
     def _on(self, node: str) -> list[tuple[SimSlot, Incarnation]]:
         """Return all launched incarnations of the node in unreleased slots."""
-        placed = (
-            (sim_slot, run)
-            for sim_slot in self.sim_slots()
-            for run in sim_slot.incarnations.values()
-        )
+        placed = ((sim_slot, run) for sim_slot in self.sim_slots() for run in sim_slot.incarnations.values())
         return [(sim_slot, run) for sim_slot, run in placed if run.node == node]
 
     def _check_room(self, node: str) -> None:
@@ -295,9 +282,7 @@ class World:
         if any(wants > there for wants, there in zip(used, has, strict=True)):
             self._add_violation(f"node {node} has {has} and is given {used}")
 
-    def _tell(
-        self, sim_slot: SimSlot, run: Incarnation, *, fenced: bool = False, news: bool = False
-    ) -> None:
+    def _tell(self, sim_slot: SimSlot, run: Incarnation, *, fenced: bool = False, news: bool = False) -> None:
         """Send all events of an incarnation, or only the `news`. A silent node sends none until its fence."""
         if run.fate is Fate.RUNNING and news:
             self._check_room(run.node)

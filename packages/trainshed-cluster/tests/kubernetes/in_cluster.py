@@ -41,9 +41,7 @@ def install(lab: KubernetesLab) -> None:
     config = chart.VALUES["config"]
     for name, text in (("image", IMAGE), ("address", lab.address(_HOME))):
         config = re.sub(f'(?m)^{name} = ".*"$', f'{name} = "{text}"', config)
-    documents = [
-        _adapt(lab, document) for document in chart.render_chart(config=config + _SETTINGS)
-    ]
+    documents = [_adapt(lab, document) for document in chart.render_chart(config=config + _SETTINGS)]
     lab.apply(_NAMESPACE, _volume(), *documents, namespace=NAMESPACE)
 
 
@@ -64,8 +62,7 @@ def await_ready(lab: KubernetesLab, *, other_than: str = "") -> dict[str, Any]:
         [pod] = pods(lab) or [{}]
         conditions = pod.get("status", {}).get("conditions", ())
         ready = any(
-            condition["type"] == "Ready" and condition["status"] == "True"
-            for condition in conditions
+            condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
         )
         if ready and pod["metadata"]["uid"] != other_than:
             return pod
@@ -73,9 +70,7 @@ def await_ready(lab: KubernetesLab, *, other_than: str = "") -> dict[str, Any]:
 
 
 def pods(lab: KubernetesLab) -> list[dict[str, Any]]:
-    return lab.get("pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=trainshed-service")[
-        "items"
-    ]
+    return lab.get("pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=trainshed-service")["items"]
 
 
 def external_service(lab: KubernetesLab) -> Service:

@@ -104,9 +104,7 @@ class KubernetesLab(Machines):
             *("kubectl", "--kubeconfig", str(self.kubeconfig), *arguments), input=stdin, timeout=60
         )
         if check and done.returncode:
-            raise subprocess.CalledProcessError(
-                done.returncode, arguments, f"{done.stdout}\n{done.stderr}"
-            )
+            raise subprocess.CalledProcessError(done.returncode, arguments, f"{done.stdout}\n{done.stderr}")
         return done.stdout
 
     def apply(self, *objects: Mapping[str, Any], namespace: str = "default") -> None:
@@ -165,9 +163,7 @@ class KubernetesLab(Machines):
         """Delete all Pods, and wait until the nodes have their initial state."""
         for name in self.nodes:
             self.kubectl("uncordon", name)
-        self.kubectl(
-            "delete", "pods", "--all", "--all-namespaces", "--grace-period=1", "--wait=false"
-        )
+        self.kubectl("delete", "pods", "--all", "--all-namespaces", "--grace-period=1", "--wait=false")
         for _ in until("the end of all Pods", 150):
             if not self.get("pods", "--all-namespaces")["items"]:
                 return
@@ -180,9 +176,7 @@ class KubernetesLab(Machines):
     # --- components ---
 
     def start_etcd(self) -> None:
-        self._run(
-            HUB, "etcd", ["etcd", "--data-dir", str(self.directory / "etcd"), "--unsafe-no-fsync"]
-        )
+        self._run(HUB, "etcd", ["etcd", "--data-dir", str(self.directory / "etcd"), "--unsafe-no-fsync"])
 
     def start_api(self) -> None:
         """Start the API server, and wait until it responds."""
@@ -249,10 +243,7 @@ class KubernetesLab(Machines):
             disk = f"mkdir -p {root} && mount -t tmpfs -o size={disk_mib}m tmpfs {root}"
             script = f"{disk} && {script}"
             # The shortage ends as soon as a Pod was evicted.
-            evicting = [
-                "--eviction-hard=nodefs.available<50%",
-                "--eviction-pressure-transition-period=2s",
-            ]
+            evicting = ["--eviction-hard=nodefs.available<50%", "--eviction-pressure-transition-period=2s"]
         self._run(
             name,
             "kubelet",
@@ -283,9 +274,7 @@ class KubernetesLab(Machines):
 
     # --- internals ---
 
-    def _run(
-        self, where: str, command: str, arguments: Sequence[str], wrapped: Sequence[str] = ()
-    ) -> None:
+    def _run(self, where: str, command: str, arguments: Sequence[str], wrapped: Sequence[str] = ()) -> None:
         part = command if where == HUB else f"{command}.{where}"
         tool = binaries() / command
         argv = [*wrapped, str(tool) if tool.exists() else command, *arguments]
@@ -323,10 +312,7 @@ class KubernetesLab(Machines):
         self, name: str, *command: str, stdin: IO[bytes] | None = None
     ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            self.argv(name, [_DOCKER, "-H", _SOCKET, *command]),
-            capture_output=True,
-            check=False,
-            stdin=stdin,
+            self.argv(name, [_DOCKER, "-H", _SOCKET, *command]), capture_output=True, check=False, stdin=stdin
         )
 
     def _load_image(self, name: str) -> None:
@@ -334,9 +320,7 @@ class KubernetesLab(Machines):
             ["tar", "-C", str(self.directory / "rootfs"), "-c", "."], stdout=subprocess.PIPE
         ) as packing:
             change = 'ENTRYPOINT ["/bin/sleep", "infinity"]'
-            done = self._docker(
-                name, "import", "--change", change, "-", IMAGE, stdin=packing.stdout
-            )
+            done = self._docker(name, "import", "--change", change, "-", IMAGE, stdin=packing.stdout)
             assert done.returncode == 0, done.stderr
 
     def _pods(self, node: int, host: int) -> str:
@@ -374,9 +358,7 @@ class KubernetesLab(Machines):
     def _write_configuration(self) -> None:
         own = self.directory
         subprocess.run(
-            ["openssl", "genrsa", "-out", str(own / "pki/sa.key"), "2048"],
-            check=True,
-            capture_output=True,
+            ["openssl", "genrsa", "-out", str(own / "pki/sa.key"), "2048"], check=True, capture_output=True
         )
         (own / "pki/tokens.csv").write_text(
             f'{ADMIN},admin,admin,"system:masters"\n{SERVICE},trainshed,trainshed\n'

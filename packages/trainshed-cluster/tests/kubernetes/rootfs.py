@@ -71,13 +71,9 @@ def make(directory: Path) -> None:
         if not link.exists():
             link.parent.mkdir(parents=True, exist_ok=True)
             _copy(Path(name), link)
-    (directory / "etc/passwd").write_text(
-        "root:x:0:0:root:/root:/bin/sh\njob:x:1000:1000:job:/tmp:/bin/sh\n"
-    )
+    (directory / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\njob:x:1000:1000:job:/tmp:/bin/sh\n")
     (directory / "etc/group").write_text("root:x:0:\njob:x:1000:\n")
-    shutil.copytree(
-        "/usr/share/zoneinfo/Etc", directory / "usr/share/zoneinfo/Etc", dirs_exist_ok=True
-    )
+    shutil.copytree("/usr/share/zoneinfo/Etc", directory / "usr/share/zoneinfo/Etc", dirs_exist_ok=True)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -39,8 +39,7 @@ def configure(lab: KubernetesLab, directory: Path, lines: str = "", **settings: 
     # Numbers, strings and booleans have the same syntax in JSON and TOML.
     table = "\n".join(f"{name} = {json.dumps(value)}" for name, value in own.items())
     config.write_text(
-        f'engine = "kubernetes"\nmemory_per_replica = {MEMORY_MIB}\n{lines}\n'
-        f"[engines.kubernetes]\n{table}\n"
+        f'engine = "kubernetes"\nmemory_per_replica = {MEMORY_MIB}\n{lines}\n[engines.kubernetes]\n{table}\n'
     )
     return config
 

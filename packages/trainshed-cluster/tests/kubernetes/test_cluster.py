@@ -44,9 +44,7 @@ def our_pods(lab: KubernetesLab) -> list[dict[str, Any]]:
     return lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]
 
 
-def test_evicted_pod_gets_its_grace_period_and_a_notice(
-    cluster: KubernetesLab, tmp_path: Path
-) -> None:
+def test_evicted_pod_gets_its_grace_period_and_a_notice(cluster: KubernetesLab, tmp_path: Path) -> None:
     """The eviction of `kubectl drain`."""
 
     async def body(_: object, stage: Stage) -> None:
@@ -121,9 +119,7 @@ def test_hostname_resolves_to_the_new_pod_of_a_moved_replica(
     """spec/program#hostnames, on a cluster without DNS."""
 
     async def body(_: object, stage: Stage) -> None:
-        def plan(
-            replica: ReplicaId, script: str, *arguments: object, incarnation: int = 1
-        ) -> LaunchPlan:
+        def plan(replica: ReplicaId, script: str, *arguments: object, incarnation: int = 1) -> LaunchPlan:
             own = stage.plan(uid, FOREVER, replica, incarnation=incarnation)
             return msgspec.structs.replace(own, argv=(PYTHON, "-c", script, *map(str, arguments)))
 
@@ -182,11 +178,7 @@ def test_doctor_command_lists_missing_kubernetes_permissions(cluster: Kubernetes
     findings = {finding.about: finding for finding in examine_kubernetes(table)}
     assert {finding.verdict for finding in findings.values()} == {Verdict.GOOD}, findings
     assert findings["Kubernetes nodes"].text == "2 of 2 take jobs."
-    nobody = {
-        **table,
-        "kubeconfig": str(cluster.service_kubeconfig),
-        "namespaces": {"*": "elsewhere"},
-    }
+    nobody = {**table, "kubeconfig": str(cluster.service_kubeconfig), "namespaces": {"*": "elsewhere"}}
     bad = [finding for finding in examine_kubernetes(nobody) if finding.verdict is Verdict.BAD]
     assert any("may not watch nodes of the cluster" in finding.text for finding in bad)
     assert any("may not create pods of namespace elsewhere" in finding.text for finding in bad)

@@ -30,9 +30,7 @@ time.sleep(600)
 
 
 @pytest.fixture(scope="module")
-def shared_site(
-    kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
+def shared_site(kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     config = configure(
         kubernetes_lab, tmp_path_factory.mktemp("rows") / "service", pull_minutes=0.2, grace=1.0
     )
@@ -81,9 +79,7 @@ def test_pod_over_its_disk_limit_is_reported_as_out_of_disk(site: Site) -> None:
     assert history.verdicts == [Verdict("out_of_disk", "job_fails")]
     assert causes(history) == ["out_of_disk"]
     assert "its files exceeded the size of its disk" in history.message
-    assert "usage exceeds the total limit of containers 100Mi (Evicted)" in description_of(
-        site, job_id
-    )
+    assert "usage exceeds the total limit of containers 100Mi (Evicted)" in description_of(site, job_id)
 
 
 def test_replica_moves_when_its_node_evicts_pods(site: Site) -> None:
@@ -112,10 +108,7 @@ def test_replica_moves_when_its_node_evicts_pods(site: Site) -> None:
     assert causes(history) == ["pod_evicted"]
     [put_out, _] = history.of_kind("verdict")
     assert "was evicted: The node was low on resource: ephemeral-storage" in put_out["message"]
-    assert [entry["details"]["node"] for entry in history.of_kind("replica_started")] == [
-        "node1",
-        "node2",
-    ]
+    assert [entry["details"]["node"] for entry in history.of_kind("replica_started")] == ["node1", "node2"]
 
 
 def priority_pod(node: str) -> list[dict[str, Any]]:

@@ -15,9 +15,7 @@ from tests.kubernetes.services import configure, service_on
 
 pytestmark = pytest.mark.kubernetes
 
-SCRIPT = (
-    'echo "$GREETING from $PWD" "$@"; echo "as $(id -u)"; test ! -e /usr/bin/python3 && echo bare'
-)
+SCRIPT = 'echo "$GREETING from $PWD" "$@"; echo "as $(id -u)"; test ! -e /usr/bin/python3 && echo bare'
 """A shell script in the image."""
 IMAGE_CONFIG = {
     "Entrypoint": ["/bin/sh", "-c", SCRIPT, "says"],
@@ -46,11 +44,7 @@ def site(kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory
     for name in (f"{registry.host}/team/bare:1", "registry.invalid/team/bare:1"):
         kubernetes_lab.load(name, directory / "bare.tar", IMAGE_CONFIG)
     config = configure(
-        kubernetes_lab,
-        directory / "service",
-        insecure_registries=[registry.host],
-        run_as=1000,
-        cache="",
+        kubernetes_lab, directory / "service", insecure_registries=[registry.host], run_as=1000, cache=""
     )
     with service_on(kubernetes_lab, config) as service:
         yield Site(service, registry)
@@ -67,9 +61,7 @@ def test_image_without_python_runs_its_default_command(site: Site) -> None:
     are not interpreted."""
     first = submit(site.service, job(site.known))
     second = submit(site.service, job(site.known, args=["$$(HOME)", "$UNSET", "$$"]))
-    assert history_of(site.service, first).state == "SUCCEEDED", history_of(
-        site.service, first
-    ).public
+    assert history_of(site.service, first).state == "SUCCEEDED", history_of(site.service, first).public
     lines = site.service.lines(first, PRIMARY)
     assert "hello from /home/ada by itself" in lines and {"as 1000", "bare"} <= set(lines)
     assert history_of(site.service, second).state == "SUCCEEDED"
@@ -78,9 +70,7 @@ def test_image_without_python_runs_its_default_command(site: Site) -> None:
 
 def test_job_without_a_command_fails_when_the_image_registry_is_unreadable(site: Site) -> None:
     own = ["/bin/sh", "-c", 'echo "$GREETING, $LD_LIBRARY_PATH, $(pwd)"']
-    history = history_of(
-        site.service, job_id := submit(site.service, job(site.unknown, command=own))
-    )
+    history = history_of(site.service, job_id := submit(site.service, job(site.unknown, command=own)))
     assert history.state == "SUCCEEDED", history.public
     assert "hello, /opt/theirs, /home/ada" in site.service.lines(job_id, PRIMARY)
     refused = history_of(site.service, submit(site.service, job(site.unknown)))

@@ -45,17 +45,12 @@ class TrainingSite(Site):
     def submit(self) -> str:
         key = new_mark()
         self.gate = f"{key}-gate"
-        return submit(
-            self.service, container_job(reporting_start(TRAINING_PROGRAM.format(key=key)))
-        )
+        return submit(self.service, container_job(reporting_start(TRAINING_PROGRAM.format(key=key))))
 
     def check_resumed(self, job_id: str, seconds: float = 90) -> JobHistory:
         """Check that the job resumed from its checkpoint after one loss, with the same hostname."""
         for view in self.service.watch(job_id, seconds):
-            if (
-                view["replicas"][0]["incarnation"] == 2
-                and view["replicas"][0]["state"] == "RUNNING"
-            ):
+            if view["replicas"][0]["incarnation"] == 2 and view["replicas"][0]["state"] == "RUNNING":
                 break
         history = self.finish_job(job_id)
         lines = [line.split() for line in self.service.lines(job_id, PRIMARY) if line[:3] == "at "]

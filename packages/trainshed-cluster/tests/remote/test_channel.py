@@ -9,12 +9,7 @@ import pytest
 
 from tests.remote.conftest import NAME, Block, HubLab, Message, Text
 from tests.sources import ROOT
-from trainshed_cluster.remote.channel import (
-    MAX_MESSAGE_BYTES,
-    Channel,
-    ChannelClosed,
-    MessageTooLong,
-)
+from trainshed_cluster.remote.channel import MAX_MESSAGE_BYTES, Channel, ChannelClosed, MessageTooLong
 from trainshed_cluster.remote.credentials import SERVER_NAME, client
 
 pytestmark = pytest.mark.anyio
@@ -112,10 +107,7 @@ async def raw(hub_lab: HubLab, data: bytes) -> None:
         (b"\xff\xff\xff\xff" + b"x" * 100, f"the limit of {MAX_MESSAGE_BYTES}"),
         (b"\x00\x00\x00\x03abc", "invalid message"),
         (b"\x00\x00\x00\x01\xc0", "invalid message"),
-        (
-            len(text := msgspec.msgpack.encode({"type": "Stop"})).to_bytes(4) + text,
-            "invalid message",
-        ),
+        (len(text := msgspec.msgpack.encode({"type": "Stop"})).to_bytes(4) + text, "invalid message"),
         pytest.param(len(NESTED).to_bytes(4) + NESTED, "invalid message", id="nested too deep"),
     ],
 )
@@ -144,9 +136,7 @@ async def test_message_over_the_size_limit_is_not_sent(hub_lab: HubLab) -> None:
     assert await channel.receive() == longest
 
 
-async def test_slow_receiver_of_messages_blocks_the_sender_before_memory_fills_up(
-    hub_lab: HubLab,
-) -> None:
+async def test_slow_receiver_of_messages_blocks_the_sender_before_memory_fills_up(hub_lab: HubLab) -> None:
     hub_lab.serve = silent
     channel = await hub_lab.dialer().dial()
     block, sent = Block(0, bytes(256 << 10)), 0
@@ -225,9 +215,7 @@ async def test_killed_agent_is_detected_at_once(hub_lab: HubLab) -> None:
 async def test_broken_message_connection_closes_all_tunnels_of_the_agent(hub_lab: HubLab) -> None:
     """A tunnel with unsent bytes would not detect a lost connection for a long time."""
     hub_lab.serve = silent
-    listening = await asyncio.start_unix_server(
-        lambda _reader, _writer: None, hub_lab.sockets["rest"]
-    )
+    listening = await asyncio.start_unix_server(lambda _reader, _writer: None, hub_lab.sockets["rest"])
     for giving_up in ("agent", "service"):
         dialer = hub_lab.dialer()
         channel = await dialer.dial()

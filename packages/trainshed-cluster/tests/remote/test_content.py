@@ -78,9 +78,7 @@ class Sender:
             self.is_sent.set()
             return
         inner = self.path.with_name(f"cut{len(self.fetched)}")
-        server = await asyncio.start_unix_server(
-            lambda _, pipe: self._library.send(path, pipe), inner
-        )
+        server = await asyncio.start_unix_server(lambda _, pipe: self._library.send(path, pipe), inner)
         whole, _ = await asyncio.open_unix_connection(inner)
         with contextlib.suppress(asyncio.IncompleteReadError):
             writer.write(await whole.readexactly(self.cut))
@@ -298,9 +296,7 @@ async def test_transfer_to_a_full_disk_fails_and_leaves_no_files(site: Site) -> 
     assert not any("one" in name for name in node.names())
 
 
-async def test_least_recently_used_directory_is_removed_first_from_the_node_cache(
-    site: Site,
-) -> None:
+async def test_least_recently_used_directory_is_removed_first_from_the_node_cache(site: Site) -> None:
     node = site.node()
     places = [str(site.put_bytes(key, 4)) for key in ("used", "old", "newer", "new")]
     manifests = [await site.library.manifest([place]) for place in places]
@@ -313,9 +309,7 @@ async def test_least_recently_used_directory_is_removed_first_from_the_node_cach
     await keeper.leave()
 
 
-async def test_changed_directory_is_replaced_when_no_program_uses_its_old_version(
-    site: Site,
-) -> None:
+async def test_changed_directory_is_replaced_when_no_program_uses_its_old_version(site: Site) -> None:
     place = site.put_bytes("one", 1)
     node = site.node()
     user = await node.agent(await site.library.manifest([str(place)]))
@@ -332,9 +326,7 @@ async def test_changed_directory_is_replaced_when_no_program_uses_its_old_versio
     assert node.run("stat", "-c", "%s", str(place / "content")) == f"{2 << 20}\n"
 
 
-async def test_directory_that_another_service_put_on_the_node_is_used_and_never_removed(
-    site: Site,
-) -> None:
+async def test_directory_that_another_service_put_on_the_node_is_used_and_never_removed(site: Site) -> None:
     """A service on the node has created the directory, for example, or it is on a file system that the node
     shares with this service."""
     place = site.put_bytes("one", 1)
@@ -370,9 +362,7 @@ async def test_launch_is_rejected_if_the_node_lacks_a_required_system_directory(
     assert answer.startswith("LaunchRejected node3 has no /opt/python9/lib/python9.1")
 
 
-async def test_only_finished_directories_of_the_cache_are_sent_to_nodes(
-    site: Site, tmp_path: Path
-) -> None:
+async def test_only_finished_directories_of_the_cache_are_sent_to_nodes(site: Site, tmp_path: Path) -> None:
     place = site.put_bytes("one", 1)
     (site.root / "uv").mkdir()
     (site.root / "uv" / "credentials").write_text("secret")

@@ -113,9 +113,7 @@ def test_agents_need_the_python_version_of_the_service_if_no_package_index_respo
     assert AgentCode.collect(()) == AgentCode.collect()
 
 
-def test_agent_with_a_truncated_start_document_does_not_start(
-    code: AgentCode, tmp_path: Path
-) -> None:
+def test_agent_with_a_truncated_start_document_does_not_start(code: AgentCode, tmp_path: Path) -> None:
     document = b"99\n" + zlib.compress(b"none")
     status, out, errors = _run(code, tmp_path / "node", module=AGENT, document=document)
     assert (status, out) == (1, "")
@@ -127,9 +125,7 @@ def test_agent_receives_a_long_start_document_completely(code: AgentCode, tmp_pa
     assert _run(code, tmp_path / "node", document=document) == (0, document.decode(), "")
 
 
-def test_concurrent_agent_starts_unpack_the_agent_code_once(
-    code: AgentCode, tmp_path: Path
-) -> None:
+def test_concurrent_agent_starts_unpack_the_agent_code_once(code: AgentCode, tmp_path: Path) -> None:
     started = [_start(code, tmp_path / "node") for _ in range(6)]
     assert [process.communicate(timeout=60)[0] for process in started] == [b"=3D41=3D42"] * 6
     assert _code_directories(tmp_path / "node") == [code.digest]
@@ -144,9 +140,7 @@ def test_truncated_transfer_leaves_no_agent_code_on_the_node(
     assert not (tmp_path / "node").exists()
 
 
-def test_incompletely_unpacked_agent_code_is_unpacked_again(
-    code: AgentCode, tmp_path: Path
-) -> None:
+def test_incompletely_unpacked_agent_code_is_unpacked_again(code: AgentCode, tmp_path: Path) -> None:
     kept = tmp_path / "node" / "code"
     (kept / f".{code.digest}.4711").mkdir(parents=True)
     (kept / code.digest).mkdir()
@@ -155,9 +149,7 @@ def test_incompletely_unpacked_agent_code_is_unpacked_again(
     assert _code_directories(tmp_path / "node") == [code.digest]
 
 
-def test_agent_on_an_unsupported_python_version_exits_with_an_error(
-    code: AgentCode, tmp_path: Path
-) -> None:
+def test_agent_on_an_unsupported_python_version_exits_with_an_error(code: AgentCode, tmp_path: Path) -> None:
     bootstrap = Bootstrap(code, PYTHON, str(tmp_path / "node"))
     argv, standard_input = bootstrap.argv, bootstrap.parcel(b"")
     ours = importlib.machinery.EXTENSION_SUFFIXES[0].encode()

@@ -50,9 +50,7 @@ async def test_client_without_a_certificate_gets_no_response(hub_lab: HubLab) ->
     assert hub_lab.channels == []
 
 
-async def test_port_of_the_hub_is_outside_the_range_that_linux_assigns_to_programs(
-    hub_lab: HubLab,
-) -> None:
+async def test_port_of_the_hub_is_outside_the_range_that_linux_assigns_to_programs(hub_lab: HubLab) -> None:
     """Otherwise a restarted service could not listen on it, and agents of running jobs connect only there."""
     lent = await asyncio.to_thread(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text)
     first, last = lent.split()
@@ -76,14 +74,10 @@ async def test_old_tls_versions_are_rejected(hub_lab: HubLab) -> None:
     context = client(hub_lab.credential())
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(OSError):
-        await asyncio.open_connection(
-            "127.0.0.1", hub_lab.hub.port, ssl=context, server_hostname=SERVER_NAME
-        )
+        await asyncio.open_connection("127.0.0.1", hub_lab.hub.port, ssl=context, server_hostname=SERVER_NAME)
 
 
-async def test_certificate_of_another_authority_is_rejected(
-    hub_lab: HubLab, tmp_path: Path
-) -> None:
+async def test_certificate_of_another_authority_is_rejected(hub_lab: HubLab, tmp_path: Path) -> None:
     other = Issuer.open(tmp_path / "other")
     certificate, key = other.issue(NAME, time.time() + 60)
     mine = hub_lab.credential()
@@ -162,9 +156,7 @@ async def test_unexpected_agent_is_rejected_with_a_reason(hub_lab: HubLab) -> No
     assert not (await hub_lab.dialer(hub_lab.credential(OTHER)).dial()).is_closed
 
 
-async def test_new_message_connection_of_an_agent_closes_the_previous_connection(
-    hub_lab: HubLab,
-) -> None:
+async def test_new_message_connection_of_an_agent_closes_the_previous_connection(hub_lab: HubLab) -> None:
     events: list[str] = []
 
     async def serve(channel: Channel[Message, Message]) -> None:
@@ -203,9 +195,7 @@ async def test_tunnels_reach_only_configured_destinations(hub_lab: HubLab) -> No
         await dialer.open("stream:given up")
 
 
-async def test_clients_that_send_nothing_do_not_prevent_agents_from_connecting(
-    hub_lab: HubLab,
-) -> None:
+async def test_clients_that_send_nothing_do_not_prevent_agents_from_connecting(hub_lab: HubLab) -> None:
     """The hub (server for agents) of these tests allows eight pending clients."""
     await hub_lab.hub.close()
     hub_lab.hub = hub_lab.new_hub(head_seconds=60)
@@ -223,9 +213,7 @@ async def test_agent_that_sends_no_valid_request_line_is_disconnected(hub_lab: H
     context = client(hub_lab.credential())
     assert await response_to(hub_lab, b"contr", context) == b""
     assert await response_to(hub_lab, b"x" * 200_000, context) == b""
-    assert b"destination 'nowhere' does not exist" in await response_to(
-        hub_lab, b"nowhere\n", context
-    )
+    assert b"destination 'nowhere' does not exist" in await response_to(hub_lab, b"nowhere\n", context)
 
 
 async def test_number_of_connections_of_an_agent_is_limited(
@@ -248,9 +236,7 @@ async def test_number_of_connections_of_an_agent_is_limited(
 
 async def test_closed_connections_leave_no_resources(hub_lab: HubLab) -> None:
     """No files, tasks or state of agents remain, however the connections ended."""
-    service = await asyncio.start_unix_server(
-        lambda _, writer: writer.close(), hub_lab.sockets["rest"]
-    )
+    service = await asyncio.start_unix_server(lambda _, writer: writer.close(), hub_lab.sockets["rest"])
 
     async def all_kinds() -> None:
         dialer = hub_lab.dialer()

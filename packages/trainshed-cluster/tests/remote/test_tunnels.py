@@ -229,18 +229,14 @@ async def buckets(hub_lab: HubLab, *lines: bytes) -> list[bytes]:
     return heard
 
 
-async def test_connection_with_a_valid_identity_line_reaches_the_buckets_unchanged(
-    hub_lab: HubLab,
-) -> None:
+async def test_connection_with_a_valid_identity_line_reaches_the_buckets_unchanged(hub_lab: HubLab) -> None:
     hub_lab.preambles[NAME] = PREAMBLES
     plain = IDENTITY.encode() + b"\nGET / HTTP/1.1\r\n\r\n"
     secure = preamble(IDENTITY, is_secure=True) + b"GET /s HTTP/1.1\r\n\r\n"
     assert await buckets(hub_lab, plain, secure) == [plain, secure]
 
 
-async def test_connection_with_the_identity_line_of_another_program_is_rejected(
-    hub_lab: HubLab,
-) -> None:
+async def test_connection_with_the_identity_line_of_another_program_is_rejected(hub_lab: HubLab) -> None:
     hub_lab.preambles[NAME] = PREAMBLES
     identity = json.loads(IDENTITY)
     foreign = [

@@ -129,10 +129,7 @@ class SlurmYard(AttackSetup):
             "one.listen(); print('up', flush=True); sys.stdin.read()"
         )
         process = self.lab.popen(
-            self.node,
-            [sys.executable, "-c", code, name],
-            stdin=subprocess.PIPE,
-            output=subprocess.PIPE,
+            self.node, [sys.executable, "-c", code, name], stdin=subprocess.PIPE, output=subprocess.PIPE
         )
         assert process.stdout and process.stdout.readline() == b"up\n"
         try:
@@ -215,27 +212,15 @@ def attacked_service(
     name = f"hostile-{IDENTITIES.index(identity)}-{kind.__name__}"
     top = f'host = "{lab.outside}"\ninsecure = true\nisolation = "{identity.level}"\n{LIMITS}'
     # The table of images ends the top-level settings.
-    directory = configure(
-        lab, name, top, kind.slurm + identity.settings(), place=place, wrapped=False
-    )
+    directory = configure(lab, name, top, kind.slurm + identity.settings(), place=place, wrapped=False)
     os.chown(directory, identity.uid, identity.uid)
     try:
         with service_on_login_node(lab, directory, identity.uid) as service:
-            node, *others = [
-                node["name"] for node in service.call("GET", "/trainshed/v1/nodes")["nodes"]
-            ]
+            node, *others = [node["name"] for node in service.call("GET", "/trainshed/v1/nodes")["nodes"]]
             for idle in others:
                 service.call("POST", f"/trainshed/v1/nodes/{idle}:drain", {})
             setup = with_buckets(
-                kind(
-                    identity.level,
-                    identity.uid,
-                    place,
-                    service,
-                    lab=lab,
-                    node=node,
-                    identity=identity,
-                )
+                kind(identity.level, identity.uid, place, service, lab=lab, node=node, identity=identity)
             )
             setup.open()
             results = attack(setup)

@@ -26,9 +26,7 @@ class ClusterLab(Lab):
 
     patience = 60.0
 
-    def __init__(
-        self, build: Build, directory: Path, settings: Mapping[str, Any], kills: int
-    ) -> None:
+    def __init__(self, build: Build, directory: Path, settings: Mapping[str, Any], kills: int) -> None:
         self.kills = kills
         self._new_engine = partial(build, directory, {"lease": 10.0, **settings})
 

@@ -2,16 +2,7 @@
 numbers as setups. test_hostile.py tests this table, and docs/slurm.md shows it."""
 
 from tests.e2e.hostile import table
-from tests.e2e.hostile.table import (
-    EVERYWHERE,
-    HELD,
-    NAMESPACED,
-    NOWHERE,
-    OPEN,
-    VARIES,
-    Outcome,
-    Row,
-)
+from tests.e2e.hostile.table import EVERYWHERE, HELD, NAMESPACED, NOWHERE, OPEN, VARIES, Outcome, Row
 
 __all__ = ["BEGIN", "END", "HELD", "ROWS", "VARIES", "documented_table"]
 
@@ -53,11 +44,7 @@ _HERE: dict[str, tuple[Outcome, Outcome, Outcome, Outcome, Outcome]] = {
 
 ROWS: tuple[Row, ...] = (
     *(Row(row.attempt, row.what, _HERE[row.attempt]) for row in table.ROWS if row.attempt in _HERE),
-    Row(
-        "munge",
-        "reading munge's key or using its socket, which authenticate users to Slurm",
-        NAMESPACED,
-    ),
+    Row("munge", "reading munge's key or using its socket, which authenticate users to Slurm", NAMESPACED),
     Row(
         "Slurm's commands",
         "using Slurm's commands to list or end other allocations, run steps, submit jobs, or drain the node",
@@ -66,20 +53,14 @@ ROWS: tuple[Row, ...] = (
     Row("Slurm's ports", "connecting to the ports of `slurmctld` and `slurmd`", NOWHERE),
     Row("unsigned messages", "getting responses from Slurm's daemons without munge", EVERYWHERE),
     Row("steps", "reading sockets and credentials of Slurm's steps (`SlurmdSpoolDir`)", NAMESPACED),
-    Row(
-        "steps, asked",
-        "querying a step through its socket, as `scontrol listpids` does",
-        NAMESPACED,
-    ),
+    Row("steps, asked", "querying a step through its socket, as `scontrol listpids` does", NAMESPACED),
     Row("agent's files", "reading keys, logs and replica slots in agents' directories", NAMESPACED),
     Row(
         "agent's sockets",
         "connecting to the sockets of agents and shims, which lead to the service, shells and the zygote",
         NAMESPACED,
     ),
-    Row(
-        "agent's abstract sockets", "connecting to abstract sockets of agents and shims", EVERYWHERE
-    ),
+    Row("agent's abstract sockets", "connecting to abstract sockets of agents and shims", EVERYWHERE),
     Row("as its agent", "acting as an agent without its key", EVERYWHERE),
     Row(
         "kernel",

@@ -321,10 +321,7 @@ class SlurmLab(Machines):
             lines.append(f"PluginDir={other}/system/usr/lib/x86_64-linux-gnu/slurm-wlm")
         (own / "etc" / "slurm.conf").write_text("\n".join(lines) + "\n")
         (own / "etc" / "gres.conf").write_text(
-            "".join(
-                f"NodeName={name} Name=gpu Type=t4 File={own}/gpu[0-{GPUS - 1}]\n"
-                for name in self.nodes
-            )
+            "".join(f"NodeName={name} Name=gpu Type=t4 File={own}/gpu[0-{GPUS - 1}]\n" for name in self.nodes)
         )
         (own / "etc" / "cgroup.conf").write_text(
             "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=no\n"

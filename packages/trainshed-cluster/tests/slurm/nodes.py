@@ -57,9 +57,7 @@ class Machines:
         self.directory = directory
         self.nodes = tuple(nodes)
         self._shown = [
-            path
-            for path in dict.fromkeys((directory, *shown, *tree()))
-            if path.is_relative_to("/tmp")
+            path for path in dict.fromkeys((directory, *shown, *tree())) if path.is_relative_to("/tmp")
         ]
         self._number, self._reserved = _reserve_network()
         self._plug_outside = f"tslab{self._number}"
@@ -146,9 +144,7 @@ class Machines:
         options.setdefault("timeout", 60)
         done = execute(*self.argv(name, command), **options)
         if done.returncode:
-            raise subprocess.CalledProcessError(
-                done.returncode, command, f"{done.stdout}\n{done.stderr}"
-            )
+            raise subprocess.CalledProcessError(done.returncode, command, f"{done.stdout}\n{done.stderr}")
         return done.stdout
 
     def popen(
@@ -212,9 +208,7 @@ class Machines:
         """Drop all packets between a node and `other`: "controller" (the first address of the machine `hub`)
         or "service" (its second one, and the real machine's)."""
         for peer in self._peers(other):
-            self._ip(
-                name, f"neigh replace {peer} lladdr {_UNASSIGNED_ADDRESS} dev eth0 nud permanent"
-            )
+            self._ip(name, f"neigh replace {peer} lladdr {_UNASSIGNED_ADDRESS} dev eth0 nud permanent")
             if peer == self.outside:
                 device = f"dev {self._plug_outside} nud permanent"
                 _ip(f"neigh replace {self.address(name)} lladdr {_UNASSIGNED_ADDRESS} {device}")
@@ -233,13 +227,7 @@ class Machines:
     def joining(self, command: Sequence[str]) -> list[str]:
         """Return the command line that runs a command in the node's own control groups."""
         files = " ".join(str(_CGROUPS / name / "cgroup.procs") for name in _controllers())
-        return [
-            "sh",
-            "-c",
-            f'for file in {files}; do echo 0 >$file; done; exec "$@"',
-            "-",
-            *command,
-        ]
+        return ["sh", "-c", f'for file in {files}; do echo 0 >$file; done; exec "$@"', "-", *command]
 
     def _peers(self, other: str) -> tuple[str, ...]:
         return {"controller": (self.address(HUB),), "service": (self.login, self.outside)}[other]
@@ -313,9 +301,7 @@ class Machines:
             f"link add port{machine.port} type veth peer name eth0 netns {machine.init}",
             f"link set port{machine.port} master switch up",
         )
-        self._ip(
-            name, "link set lo up", f"addr add {machine.address}/24 dev eth0", "link set eth0 up"
-        )
+        self._ip(name, "link set lo up", f"addr add {machine.address}/24 dev eth0", "link set eth0 up")
 
 
 def until(what: str, seconds: float = 60.0) -> Iterator[None]:
@@ -395,9 +381,7 @@ def _controllers() -> list[str]:
     return sorted(
         path.name
         for path in _CGROUPS.iterdir()
-        if path.name not in _UNUSED_CONTROLLERS
-        and not path.is_symlink()
-        and (path / "cgroup.procs").exists()
+        if path.name not in _UNUSED_CONTROLLERS and not path.is_symlink() and (path / "cgroup.procs").exists()
     )
 
 

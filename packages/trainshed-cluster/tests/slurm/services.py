@@ -78,9 +78,7 @@ def await_released(lab: SlurmLab, data: Path, seconds: float = 60.0) -> None:
         ) from None
 
 
-def on_login_node(
-    lab: SlurmLab, words: Sequence[str], uid: int = 0
-) -> tuple[list[str], dict[str, str]]:
+def on_login_node(lab: SlurmLab, words: Sequence[str], uid: int = 0) -> tuple[list[str], dict[str, str]]:
     """Return the arguments and environment that run `python -m WORDS` on a login node, as root or as another
     user. The node has only Slurm's own commands. Skips the test if other users cannot run any interpreter."""
     python = interpreter_of_nobody()

@@ -50,9 +50,7 @@ memory_per_replica = 200
 pytestmark = pytest.mark.soak
 
 
-@pytest.mark.parametrize(
-    "keep", [0, KEEP_SECONDS], ids=["without idle allocations", "with idle allocations"]
-)
+@pytest.mark.parametrize("keep", [0, KEEP_SECONDS], ids=["without idle allocations", "with idle allocations"])
 def test_jobs_survive_random_cluster_faults(tmp_path: Path, keep: float) -> None:
     """With kept allocations, programs of several attempts start in forks on the same agents
     (docs/adr/0083)."""
@@ -92,11 +90,7 @@ def test_jobs_survive_random_cluster_faults(tmp_path: Path, keep: float) -> None
             actions.close()
             judge = partial(wrong_outcomes, faults=mischief.done)
             reports = [check(story, victim.service(), directory, judge) for story in stories]
-            wrong += [
-                f"{report.name} ({report.kind}): {text}"
-                for report in reports
-                for text in report.wrong
-            ]
+            wrong += [f"{report.name} ({report.kind}): {text}" for report in reports for text in report.wrong]
             kinds = Counter(fault.kind for fault in mischief.done)
             print(f"{sum(kinds.values())} faults: {dict(kinds)}")
             print(f"{Counter((report.kind, report.state) for report in reports)}")
@@ -107,9 +101,7 @@ def test_jobs_survive_random_cluster_faults(tmp_path: Path, keep: float) -> None
                 wrong += [f"left on {node}: {name}" for name in kept]
         finally:
             victim.end(with_jobs=True)
-            shutil.copytree(
-                directory, tmp_path / "kept", ignore=shutil.ignore_patterns("*.sock", "door")
-            )
+            shutil.copytree(directory, tmp_path / "kept", ignore=shutil.ignore_patterns("*.sock", "door"))
         wrong += victim.faults
         assert not wrong, f"seed {seed}:\n" + "\n".join(wrong)
 

@@ -37,9 +37,7 @@ pytestmark = pytest.mark.anyio
 MIB = 1 << 20
 T4 = "NVIDIA_TESLA_T4"
 _uids = itertools.count(1)
-_AGENT_START = (
-    "import pathlib, sys, time; text = sys.stdin.read().strip(); print('taken', flush=True); "
-)
+_AGENT_START = "import pathlib, sys, time; text = sys.stdin.read().strip(); print('taken', flush=True); "
 _AGENT_CODE = _AGENT_START + "pathlib.Path('/tmp/' + text).write_text(text); time.sleep(600)"
 
 
@@ -78,9 +76,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", code]
 
 
-async def queried_at(
-    cluster: SlurmCluster, condition: Callable[[ClusterReport], bool]
-) -> ClusterReport:
+async def queried_at(cluster: SlurmCluster, condition: Callable[[ClusterReport], bool]) -> ClusterReport:
     async with asyncio.timeout(60):
         if condition(cluster.report()):
             return cluster.report()
@@ -124,9 +120,7 @@ def sruns_of(allocation: Allocation) -> list[int]:
     """Return the srun processes of an allocation, parents first."""
     command = ["ps", "-C", "srun", "-o", "pid=,args="]
     printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    return sorted(
-        int(line.split()[0]) for line in printed.splitlines() if str(allocation.name) in line
-    )
+    return sorted(int(line.split()[0]) for line in printed.splitlines() if str(allocation.name) in line)
 
 
 async def test_node_report_includes_resources_used_by_other_jobs(
@@ -142,9 +136,7 @@ async def test_node_report_includes_resources_used_by_other_jobs(
     await cluster.acquire(new_name(), [need("node2", vcpus=3.0), need("node3", vcpus=3.0)])
     theirs = OthersUse(6, 1000 * MIB, ((T4, 1),))
     # Half of an earlier query's data may be older. An identical result is not reported.
-    report = await queried_at(
-        cluster, lambda r: bool(r.agents) and r.nodes[1].node.others == theirs
-    )
+    report = await queried_at(cluster, lambda r: bool(r.agents) and r.nodes[1].node.others == theirs)
     sizes = {(own.node.vcpus, own.node.memory_bytes) for own in report.nodes[1:]}
     assert sizes == {(CPUS, MEMORY_MB * MIB)}
 
@@ -154,10 +146,7 @@ async def test_allocation_is_found_after_a_service_restart_and_can_be_released(
 ) -> None:
     name, needs = new_name(), [need("node1"), need("node3")]
     allocation = await cluster.acquire(name, needs)
-    assert allocation == await cluster.acquire(name, needs) and allocation.nodes == (
-        "node1",
-        "node3",
-    )
+    assert allocation == await cluster.acquire(name, needs) and allocation.nodes == ("node1", "node3")
     again = cluster_of(settings_of(slurm_lab), "test")
     await again.start()
     assert again.report().agents == {name: frozenset()}
@@ -223,9 +212,7 @@ async def test_pending_slurm_request_reports_its_wait_reason_and_can_be_cancelle
         assert (await waiting).nodes == ("node1",)
 
 
-async def test_queue_position_survives_a_service_restart(
-    slurm_lab: SlurmLab, cluster: SlurmCluster
-) -> None:
+async def test_queue_position_survives_a_service_restart(slurm_lab: SlurmLab, cluster: SlurmCluster) -> None:
     """`queue = "slurm"`: the request keeps its position in Slurm's queue."""
     first, second, third = new_name(), new_name(), new_name()
     await cluster.acquire(first, [need("node1", vcpus=CPUS)])
@@ -267,9 +254,7 @@ async def test_orphaned_request_of_a_killed_salloc_is_released(
     await cluster.release(allocation.name)
 
 
-async def test_leftover_slurm_request_with_a_rejected_time_limit_is_replaced(
-    slurm_lab: SlurmLab,
-) -> None:
+async def test_leftover_slurm_request_with_a_rejected_time_limit_is_replaced(slurm_lab: SlurmLab) -> None:
     name = new_name()
     submit_and_kill(slurm_lab, name, "--partition=short", "--time=1500")
     opened = cluster_of(settings_of(slurm_lab, partition="short"), "test")
@@ -292,9 +277,7 @@ async def acquire_with_retries(cluster: SlurmCluster, name: AllocationName) -> A
 
 async def allocation_with_agent(cluster: SlurmCluster, code: str = _AGENT_CODE) -> Allocation:
     allocation = await cluster.acquire(new_name(), [need("node1")])
-    await cluster.start_agent(
-        allocation, "node1", python(code), b"%s\n" % str(allocation.name).encode()
-    )
+    await cluster.start_agent(allocation, "node1", python(code), b"%s\n" % str(allocation.name).encode())
     return allocation
 
 
@@ -326,9 +309,7 @@ async def test_agent_survives_a_kill_of_srun_and_restarts_of_the_slurm_daemons(
     slurm_lab.stop_slurmd("node1")
     slurm_lab.start_slurmd("node1")
     assert lives(agent)
-    await queried_at(
-        cluster, lambda report: report.agents.get(allocation.name) == frozenset({"node1"})
-    )
+    await queried_at(cluster, lambda report: report.agents.get(allocation.name) == frozenset({"node1"}))
     await cluster.release(allocation.name)
     await_that("the agent ended", lambda: not lives(agent))
     await queried_at(cluster, lambda report: not report.agents)
@@ -396,9 +377,7 @@ async def test_failed_agent_start_is_reported_with_the_node_and_the_cause(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
     allocation = await cluster.acquire(new_name(), [need("node1")])
-    with pytest.raises(
-        ClusterUnavailable, match="the command no-such-python does not exist on node1"
-    ):
+    with pytest.raises(ClusterUnavailable, match="the command no-such-python does not exist on node1"):
         await cluster.start_agent(allocation, "node1", ["no-such-python"], b"")
     with pytest.raises(ClusterUnavailable, match="node2"):
         await cluster.start_agent(allocation, "node2", python("pass"), b"")
@@ -406,12 +385,7 @@ async def test_failed_agent_start_is_reported_with_the_node_and_the_cause(
         await cluster.start_agent(allocation, "node1", python("sys.exit("), b"x" * 300_000)
     with pytest.raises(ClusterUnavailable):
         await cluster.start_agent(allocation, "node1", python("import no_such_module"), b"x\n")
-    kept = (
-        slurm_lab.directory
-        / "node1.tmp"
-        / f"trainshed-{os.geteuid()}.errors"
-        / str(allocation.name)
-    )
+    kept = slurm_lab.directory / "node1.tmp" / f"trainshed-{os.geteuid()}.errors" / str(allocation.name)
     await_that("error output", lambda: kept.exists() and "no_such_module" in kept.read_text())
     await queried_at(cluster, lambda report: report.agents.get(allocation.name) == frozenset())
 
@@ -493,17 +467,11 @@ async def test_controller_crash_neither_loses_nor_duplicates_allocations(
     assert jobs(slurm_lab)["others"] == "RUNNING"
     again = await cluster.acquire(allocation.name, [need("node1")])
     assert again.cluster_id != allocation.cluster_id
-    await cluster.start_agent(
-        again, "node1", python(_AGENT_CODE), b"%s\n" % str(allocation.name).encode()
-    )
-    await queried_at(
-        cluster, lambda report: report.agents.get(allocation.name) == frozenset({"node1"})
-    )
+    await cluster.start_agent(again, "node1", python(_AGENT_CODE), b"%s\n" % str(allocation.name).encode())
+    await queried_at(cluster, lambda report: report.agents.get(allocation.name) == frozenset({"node1"}))
 
 
-async def test_requests_continue_after_a_munge_outage(
-    slurm_lab: SlurmLab, cluster: SlurmCluster
-) -> None:
+async def test_requests_continue_after_a_munge_outage(slurm_lab: SlurmLab, cluster: SlurmCluster) -> None:
     allocation = await allocation_with_agent(cluster)
     slurm_lab.stop_munged("hub")
     try:

@@ -28,9 +28,7 @@ class TestSlurm(Conformance):
     in_short = "gang", "out_of_memory", "loss_is", "replica_moves", "survive_a_service_restart"
 
     @pytest.fixture
-    def lab(
-        self, slurm_lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> Iterator[Lab]:
+    def lab(self, slurm_lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
         settle_at_once(monkeypatch)
         yield outside(slurm_lab, tmp_path)
         slurm_lab.clear()

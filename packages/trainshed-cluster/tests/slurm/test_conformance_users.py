@@ -17,9 +17,7 @@ IN_SHORT = ("restart_in_place", "programs_survive", "out_of_memory")
 service of an unprivileged user."""
 
 
-def test_slurm_engine_passes_the_short_conformance_suite_on_the_login_node(
-    slurm_lab: SlurmLab,
-) -> None:
+def test_slurm_engine_passes_the_short_conformance_suite_on_the_login_node(slurm_lab: SlurmLab) -> None:
     """spec/program#isolation: with or without root."""
     place = tempfile.mkdtemp(dir=common_place())
     settings = {"address": slurm_lab.outside, "users": {"*": "lab-ada"}}

@@ -69,12 +69,7 @@ def test_doctor_reports_a_working_slurm_cluster_with_its_nodes(slurm_lab: SlurmL
     ],
 )
 def test_doctor_reports_a_partition_that_cannot_run_jobs_of_the_user(
-    slurm_lab: SlurmLab,
-    closed: str,
-    opened: str,
-    table: dict[str, Any],
-    about: str,
-    texts: list[str],
+    slurm_lab: SlurmLab, closed: str, opened: str, table: dict[str, Any], about: str, texts: list[str]
 ) -> None:
     slurm_lab.slurm("scontrol", "update", "partitionname=spot", closed)
     try:
@@ -100,11 +95,7 @@ def test_doctor_reports_an_unavailable_slurm_controller(slurm_lab: SlurmLab) -> 
 
 
 def about(name: str, **table: Any) -> Finding:
-    return next(
-        finding
-        for finding in examine_slurm({"commands": "/none", **table})
-        if finding.about == name
-    )
+    return next(finding for finding in examine_slurm({"commands": "/none", **table}) if finding.about == name)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ __all__ = ["commons", "gate"]
 
 
 @pytest.fixture(
-    scope="module",
-    params=[pytest.param((identity, SlurmYard), id=identity.title) for identity in IDENTITIES],
+    scope="module", params=[pytest.param((identity, SlurmYard), id=identity.title) for identity in IDENTITIES]
 )
 def attack_results(slurm_lab: SlurmLab, request: pytest.FixtureRequest) -> Iterator[AttackResults]:
     with attacked_service(slurm_lab, *request.param) as attack_results:

@@ -157,18 +157,11 @@ def test_user_cannot_access_the_job_of_another_user(slurm_lab: SlurmLab, service
     # --- files that he reads or writes
     names = ("python3", f"python3.{sys.version_info.minor}")
     # An interpreter that all users may run.
-    python = next(
-        filter(None, (shutil.which(name, path="/usr/bin:/usr/local/bin") for name in names))
-    )
+    python = next(filter(None, (shutil.which(name, path="/usr/bin:/usr/local/bin") for name in names)))
     spying = [python, "-I", "-S", "-c", _SPY_PROGRAM]
     cache = cache_for_users()
     # He cannot list the cache, but he may know names in it.
-    on_node = [
-        "/tmp",
-        "/dev/shm",
-        str(cache),
-        *(f"{cache}/{name}" for name in ("environments", "uv")),
-    ]
+    on_node = ["/tmp", "/dev/shm", str(cache), *(f"{cache}/{name}" for name in ("environments", "uv"))]
     for machine, places, least in ((node, on_node, 3), (HUB, [str(place)], 0)):
         facts = USERS["lab-ada"], places, word, str(ROOT)
         code, printed = as_bob(slurm_lab, machine, spying, facts)

@@ -77,9 +77,7 @@ def test_controller_crash_does_not_restore_released_allocations(
     assert not allocations_of(slurm_lab, service.data)
 
 
-def test_killed_service_leaves_no_allocations(
-    slurm_lab: SlurmLab, service: Service, gate: Path
-) -> None:
+def test_killed_service_leaves_no_allocations(slurm_lab: SlurmLab, service: Service, gate: Path) -> None:
     start_job(service, gate)
     service.kill()
     assert allocations_of(slurm_lab, service.data)

@@ -43,9 +43,7 @@ def service(slurm_lab: SlurmLab) -> Iterator[Service]:
         yield started
 
 
-def test_unprivileged_gang_restarts_a_lost_worker_in_place(
-    slurm_lab: SlurmLab, service: Service
-) -> None:
+def test_unprivileged_gang_restarts_a_lost_worker_in_place(slurm_lab: SlurmLab, service: Service) -> None:
     # The worker may be killed as soon as it has printed its line.
     marks = "import os, time\nfirst = not os.path.exists('second')\nopen('second', 'w').close()\n"
     waits = "print('uid', os.getuid(), flush=True)\ntime.sleep(600 * first)\n"

@@ -58,9 +58,7 @@ print("sum", total, flush=True)
 the primary, after the service has reported that all of them run (`seen`)."""
 
 _CONTAINER = {"imageUri": SKLEARN, "command": ["python3", "-c", SUM_PROGRAM]}
-CUSTOM_JOB = custom_job(
-    *(worker_pool(count, "n1-standard-4", containerSpec=_CONTAINER) for count in (1, 2))
-)
+CUSTOM_JOB = custom_job(*(worker_pool(count, "n1-standard-4", containerSpec=_CONTAINER) for count in (1, 2)))
 CUSTOM_JOB["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://trainshed/same-sums"}
 _ROLE = {"imageUri": SKLEARN, "containerCommand": ["python3", "-c", SUM_PROGRAM]}
 ML_JOB = {
@@ -80,9 +78,7 @@ _UNIQUE_FIELDS = {"createTime", "startTime", "endTime", "updateTime", "etag"}
 """Fields of a job that are unique."""
 
 
-def run_job(
-    service: Service, path: str, file: Path, result: str
-) -> tuple[dict[str, Any], bytes, list[str]]:
+def run_job(service: Service, path: str, file: Path, result: str) -> tuple[dict[str, Any], bytes, list[str]]:
     """Run the job of a file to its end. Return its resource and its replicas' output, without unique values,
     and the object `result`."""
     kind = {"Content-Type": "application/json"}
@@ -122,10 +118,7 @@ def services(
     slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Service, Service]]:
     directory = configure(slurm_lab, "same", "grace = 1\nmemory_per_replica = 256\n")
-    with (
-        running(tmp_path_factory.mktemp("same") / "data") as here,
-        service_on(slurm_lab, directory) as there,
-    ):
+    with running(tmp_path_factory.mktemp("same") / "data") as here, service_on(slurm_lab, directory) as there:
         for service in (here, there):
             # The first job's log contains the build of the runtime, which does not depend on the job.
             service.finish(submit(service, container_job("pass")), 120)

@@ -118,9 +118,7 @@ def test_job_resumes_from_checkpoint_after_node_power_loss(site: Site, gate: Pat
     assert first == node != second
     (verdict,) = history.verdicts
     assert (verdict.rule, verdict.effect) == ("node_failed", "replica_restarts")
-    assert any(
-        f"node {node} is gone" in entry["message"] for entry in history.of_kind("replica_lost")
-    )
+    assert any(f"node {node} is gone" in entry["message"] for entry in history.of_kind("replica_lost"))
 
 
 def test_job_moves_from_a_drained_node(site: Site, gate: Path) -> None:

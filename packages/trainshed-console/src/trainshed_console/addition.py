@@ -24,11 +24,7 @@ def new_addition(context: AdditionContext) -> Addition:
         context.access.record,
     )
     signing_in = SigningIn(
-        context.issuers,
-        context.access,
-        context.sign_in_key,
-        f"{settings.pages}/login/back",
-        context.now,
+        context.issuers, context.access, context.sign_in_key, f"{settings.pages}/login/back", context.now
     )
     facts = Facts(
         version=settings.version,

@@ -142,14 +142,10 @@ class ConsoleApplication:
             if call.path.startswith("/events/"):
                 # Scripts cannot read the response to a rejected event stream, so the cause is reported as an
                 # event.
-                return self._add_security_headers(
-                    sized_response(live.SIGNED_OUT, _EVENTS, more=[_FRESH])
-                )
+                return self._add_security_headers(sized_response(live.SIGNED_OUT, _EVENTS, more=[_FRESH]))
             if call.method == "GET" and "text/html" in call.headers.get("accept", ""):
                 target = call.path + (f"?{call.raw_query}" if call.raw_query else "")
-                return self._add_security_headers(
-                    _redirect(f"/login?next={quote(target, safe='')}")
-                )
+                return self._add_security_headers(_redirect(f"/login?next={quote(target, safe='')}"))
             raise CallRejected(StatusCode.UNAUTHENTICATED, "Sign in first.")
         if call.method == "POST" and call.path == "/logout":
             return await self._log_out(call, principal)
@@ -170,8 +166,7 @@ class ConsoleApplication:
         matched = self._pages.match("GET", call.raw_path)
         if matched is None:
             raise CallRejected(
-                StatusCode.NOT_FOUND,
-                f"The page {call.path[:200]} does not exist. Check the address.",
+                StatusCode.NOT_FOUND, f"The page {call.path[:200]} does not exist. Check the address."
             )
         page, variables = matched
         visit = self._visit(call, principal, variables)
@@ -203,9 +198,7 @@ class ConsoleApplication:
         page, variables = matched
         inner = call.with_path(path.encode("latin-1"))
         visit = self._visit(inner, principal, variables)
-        return self._add_security_headers(
-            StreamedResponse(live.stream(page, visit), self._closing, _EVENTS)
-        )
+        return self._add_security_headers(StreamedResponse(live.stream(page, visit), self._closing, _EVENTS))
 
     def _visit(
         self,
@@ -260,19 +253,13 @@ class ConsoleApplication:
         if isinstance(error, BodyTooLarge):
             return self._trouble(call, principal, StatusCode.INVALID_ARGUMENT, str(error))
         _log.error("%s %s failed", call.method, call.raw_path, exc_info=error)
-        text = (
-            "The service failed to answer this request. The log of the service contains the cause."
-        )
+        text = "The service failed to answer this request. The log of the service contains the cause."
         return self._trouble(call, principal, StatusCode.INTERNAL, text)
 
-    def _trouble(
-        self, call: Request, principal: Principal | None, code: StatusCode, text: str
-    ) -> Response:
+    def _trouble(self, call: Request, principal: Principal | None, code: StatusCode, text: str) -> Response:
         if "application/json" in call.headers.get("accept", ""):
             body = encode_text({"error": {"status": code.name, "message": text}})
-            return self._add_security_headers(
-                sized_response(body, b"application/json", code.http, [_FRESH])
-            )
+            return self._add_security_headers(sized_response(body, b"application/json", code.http, [_FRESH]))
         values: dict[str, Any] = {
             "facts": self._facts,
             # The page has the navigation only if the visitor has a session.
@@ -303,8 +290,7 @@ class ConsoleApplication:
         values: dict[str, Any] = {
             "facts": self._facts,
             "code": call.query.get("code", ""),
-            "at_once": call.headers.get("sec-fetch-site", "") == "none"
-            and "mark" not in call.query,
+            "at_once": call.headers.get("sec-fetch-site", "") == "none" and "mark" not in call.query,
             "following": call.query.get("next", ""),
             "mark": call.query.get("mark", ""),
             "out": call.query.get("out", ""),
@@ -374,9 +360,7 @@ class ConsoleApplication:
                 if refused.code is not StatusCode.NOT_FOUND:
                     raise
         await self._sessions.end(principal, everywhere=everywhere)
-        return self._add_security_headers(
-            _redirect(f"/login?out={'everywhere' if everywhere else 'here'}")
-        )
+        return self._add_security_headers(_redirect(f"/login?out={'everywhere' if everywhere else 'here'}"))
 
     async def _signed_in(self, call: Request) -> Response:
         """`GET /signed-in`: return status 204 for the credentials of a session.
@@ -410,8 +394,7 @@ class ConsoleApplication:
         challenge, port = call.query.get("challenge", ""), call.query.get("port", "")
         if not _CHALLENGES.fullmatch(challenge) or not _PORTS.fullmatch(port):
             raise CallRejected(
-                StatusCode.INVALID_ARGUMENT,
-                "This link is incomplete. Run trainshed login to open this page.",
+                StatusCode.INVALID_ARGUMENT, "This link is incomplete. Run trainshed login to open this page."
             )
         code = ""
         if call.method == "POST":

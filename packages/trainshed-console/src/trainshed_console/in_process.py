@@ -75,9 +75,7 @@ class InProcessCaller:
             if (matched := routes.match(verb, plain)) is None:
                 raise NotFound(f"The method {verb} {plain} does not exist.")
             route, variables = matched
-            read = partial(
-                routes.bind, route, variables, parse_qsl(query, keep_blank_values=True), body
-            )
+            read = partial(routes.bind, route, variables, parse_qsl(query, keep_blank_values=True), body)
             call = Call(principal, self._services, route.rpc.full_name)
             message = await self._registry.answer(call, Version.V1, len(body), read)
             return await asyncio.to_thread(to_public, message)

@@ -83,10 +83,7 @@ async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Asyn
             }
             yield event("parts", message)
         await asyncio.sleep(max(_MIN_INTERVAL, _IDLE_FACTOR * duration))
-        while (
-            not await news.wait_beyond(view.subject, latest, KEEPALIVE_INTERVAL)
-            and visit.is_valid()
-        ):
+        while not await news.wait_beyond(view.subject, latest, KEEPALIVE_INTERVAL) and visit.is_valid():
             yield KEEPALIVE
 
 

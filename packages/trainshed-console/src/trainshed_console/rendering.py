@@ -98,9 +98,7 @@ def asset_response(request: Request) -> Response | None:
     return answer if request.method != "HEAD" else Response(b"", 200, answer.headers)
 
 
-_UNPRINTABLE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
-)
+_UNPRINTABLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _SEQUENCES: Final = re.compile(
     "\x1b\\[[0-9;:?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|\x1b[ -/]{1,3}[0-~]|\x1b[0-Z^-~]"
 )
@@ -254,11 +252,7 @@ def seconds_text(seconds: float) -> str:
     rounded = max(0, round(seconds))
     if rounded < 10:
         return f"{max(0.0, seconds):.1f}s"
-    for unit, size, below, small in (
-        ("d", 86400, 3600, "h"),
-        ("h", 3600, 60, "m"),
-        ("m", 60, 1, "s"),
-    ):
+    for unit, size, below, small in (("d", 86400, 3600, "h"), ("h", 3600, 60, "m"), ("m", 60, 1, "s")):
         if rounded >= size:
             return f"{rounded // size}{unit} {rounded % size // below:02d}{small}"
     return f"{rounded}s"
@@ -307,9 +301,7 @@ def curve_data(
         [name, [None if isinstance(v, str) else v for v in c], *(["edge"] if name in edges else ())]
         for name, c in columns.items()
     ]
-    return json.dumps(
-        {"at": at, "lines": drawn, "label": label} | ({"marks": marks} if marks else {})
-    )
+    return json.dumps({"at": at, "lines": drawn, "label": label} | ({"marks": marks} if marks else {}))
 
 
 _FAR: Final = math.log(50)
@@ -366,9 +358,7 @@ def _apply_codes(classes: frozenset[str], codes: str) -> frozenset[str]:
             classes -= _OFF[number]
         elif 30 <= number < 50 or 90 <= number < 108:
             kind, colour = "ink" if number // 10 in (3, 9) else "paper", number % 10
-            chosen = (
-                _read_extended_colour(numbers) if colour == 8 else colour if colour < 8 else None
-            )
+            chosen = _read_extended_colour(numbers) if colour == 8 else colour if colour < 8 else None
             classes = frozenset(name for name in classes if not name.startswith(kind))
             if chosen is not None:
                 classes |= {f"{kind}-{chosen}"}

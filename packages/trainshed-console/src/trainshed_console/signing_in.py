@@ -53,12 +53,7 @@ class SigningIn:
     registered at issuers."""
 
     def __init__(
-        self,
-        issuers: Issuers,
-        keeper: AccessKeeper,
-        key: bytes,
-        back: str,
-        now: Callable[[], Nanos],
+        self, issuers: Issuers, keeper: AccessKeeper, key: bytes, back: str, now: Callable[[], Nanos]
     ) -> None:
         self._issuers = issuers
         self._keeper = keeper
@@ -73,9 +68,7 @@ class SigningIn:
         and Unavailable."""
         issuer = self._issuers.by_name.get(name)
         if issuer is None:
-            raise Unauthenticated(
-                "This service has no such issuer. Select an issuer on the sign-in page."
-            )
+            raise Unauthenticated("This service has no such issuer. Select an issuer on the sign-in page.")
         address = await self._address(issuer, "authorization_endpoint")
 
         # Dex requires the scope `groups` for the claim `groups`. Google rejects unknown scopes.
@@ -120,9 +113,7 @@ class SigningIn:
         claims = self._read_state(state)
         issuer = self._issuers.by_name.get(str(claims["iss"]))
         if issuer is None:
-            raise Unauthenticated(
-                "The settings of the service changed during this sign-in. Sign in again."
-            )
+            raise Unauthenticated("The settings of the service changed during this sign-in. Sign in again.")
         back = await self._redirect(issuer)
         names_itself = await self._sends_iss(issuer)
         if sender != issuer.issuer and (sender or names_itself):
@@ -213,9 +204,7 @@ class SigningIn:
         def signed_in(book: AccessBook) -> AccessBook:
             of_issuers = [entry for entry in book.tokens.values() if entry.issuer]
             expired = [entry for entry in of_issuers if entry.expires and entry.expires <= now]
-            same_issuer = [
-                entry for entry in of_issuers if entry.note == token.note and entry not in expired
-            ]
+            same_issuer = [entry for entry in of_issuers if entry.note == token.note and entry not in expired]
             own_tokens = [entry for entry in same_issuer if entry.email == person.email]
             own_tokens.sort(key=lambda entry: -entry.created)
             removed = (*expired, *own_tokens[_MAX_SIGN_INS - 1 :])
@@ -252,9 +241,7 @@ class SigningIn:
 
 
 def _reject_sign_in() -> NoReturn:
-    raise Unauthenticated(
-        "This sign-in is unknown to this service or took too long. Sign in again."
-    )
+    raise Unauthenticated("This sign-in is unknown to this service or took too long. Sign in again.")
 
 
 def _text(digest: bytes) -> str:

@@ -124,9 +124,7 @@ class Browser:
         kept = {name: value for name, value in dict(headers).items() if value}
         return await self._send("POST", path, urlencode(form).encode(), list(kept.items()))
 
-    async def _send(
-        self, method: str, path: str, body: bytes, headers: list[tuple[str, str]]
-    ) -> Answer:
+    async def _send(self, method: str, path: str, body: bytes, headers: list[tuple[str, str]]) -> Answer:
         sent = [*headers, *(pair for pair in self.credentials if pair[0] not in dict(headers))]
         return await self._service.call(method, path, body, token=None, headers=sent)
 

@@ -19,9 +19,7 @@ async def test_cancel_button_cancels_the_job(service: ConsoleService, browser: B
     assert service.woken[-1] == int(uid)
 
 
-async def test_retry_button_submits_the_same_job_again(
-    service: ConsoleService, browser: Browser
-) -> None:
+async def test_retry_button_submits_the_same_job_again(service: ConsoleService, browser: Browser) -> None:
     """This works for jobs of both APIs, except running jobs."""
     await service.call("POST", "/v1/projects/p1/jobs", OF_ML)
     result = (await service.result("GET", "/trainshed/v1/jobs?project=p1"))["jobs"]
@@ -59,9 +57,7 @@ async def test_selected_jobs_are_cancelled_retried_and_deleted_together(
     assert (await browser.post("/marked/sell", **form)).status == 404
 
 
-async def test_form_with_too_many_fields_is_rejected(
-    service: ConsoleService, browser: Browser
-) -> None:
+async def test_form_with_too_many_fields_is_rejected(service: ConsoleService, browser: Browser) -> None:
     headers = [("origin", ADDRESS), *browser.credentials, ("accept", "text/html")]
     form = "&".join(f"f{n}=1" for n in range(600)).encode()
     answer = await service.call("POST", "/submit/check", form, token=None, headers=headers)
@@ -91,9 +87,7 @@ async def test_drill_form_on_the_job_page_creates_a_drill(
     assert (drill.replica, drill.at_line) == (ReplicaId(0, 0), at_line)
 
 
-async def test_referer_header_is_not_an_open_redirect(
-    service: ConsoleService, browser: Browser
-) -> None:
+async def test_referer_header_is_not_an_open_redirect(service: ConsoleService, browser: Browser) -> None:
     path = f"/jobs/{await submit(service)}/drills"
     evil = ("http://evil.example/x", f"{ADDRESS}//evil.example", "javascript:alert(1)", "http://[")
     for elsewhere in evil:
@@ -103,9 +97,7 @@ async def test_referer_header_is_not_an_open_redirect(
         assert "javascript:" not in answer.body.decode()
 
 
-async def test_quota_form_sets_and_clears_a_quota(
-    service: ConsoleService, browser: Browser
-) -> None:
+async def test_quota_form_sets_and_clears_a_quota(service: ConsoleService, browser: Browser) -> None:
     form = {"project": "p2", "region": "us-central1", "metric": "cpus_n1_e2"}
     answer = await browser.post("/quotas", limit="1234567", **form)
     assert (answer.status, answer.headers["location"]) == (303, "/queue?project=p2")
@@ -121,9 +113,7 @@ async def test_quota_form_sets_and_clears_a_quota(
     assert 'name="metric"' in page.body.decode()
 
 
-async def test_node_form_can_drain_and_undrain_a_node(
-    service: ConsoleService, browser: Browser
-) -> None:
+async def test_node_form_can_drain_and_undrain_a_node(service: ConsoleService, browser: Browser) -> None:
     assert (await browser.post("/nodes/node-1/drain", reason="new disk")).status == 303
     (drain,) = await service.store.reader.drained_nodes()
     assert (drain.node, drain.reason) == ("node-1", "new disk")
@@ -133,9 +123,7 @@ async def test_node_form_can_drain_and_undrain_a_node(
     assert (await browser.post("/nodes/nowhere/drain")).status == 404
 
 
-async def test_action_without_permission_shows_an_error(
-    service: ConsoleService, guest: Browser
-) -> None:
+async def test_action_without_permission_shows_an_error(service: ConsoleService, guest: Browser) -> None:
     uid = await submit(service)
     for action in ("cancel", "delete", "retry"):
         assert "succeeded for 0 of 1" in text_of(await guest.post(f"/marked/{action}", job=uid))

@@ -66,16 +66,12 @@ async def test_study_page_shows_its_trials(
     assert drawn["axes"][0]["isLog"] and len(drawn["expected"]) > 50
     refused = await browser.get(path.replace("?", "/outlook?") + "&parameter=nothing")
     assert refused.status == 400 and "kind, rate" in text_of(refused)
-    assert text.count("Succeeded best") == 2, (
-        "another trial dominates the first one in both metrics"
-    )
+    assert text.count("Succeeded best") == 2, "another trial dominates the first one in both metrics"
     assert (await browser.get("/studies/1?project=p1")).status == 404
     assert (await browser.get(f"{path.replace('p1', 'p2')}")).status == 404
 
 
-async def test_dataset_page_shows_its_files_and_labels(
-    service: ConsoleService, browser: Browser
-) -> None:
+async def test_dataset_page_shows_its_files_and_labels(service: ConsoleService, browser: Browser) -> None:
     body = {
         "displayName": "flowers",
         "metadataSchemaUri": "gs://google-cloud-aiplatform/schema/dataset/metadata/tabular_1.0.0.yaml",
@@ -88,13 +84,7 @@ async def test_dataset_page_shows_its_files_and_labels(
     assert f'href="{path}"' in (await browser.get("/datasets?project=p1")).body.decode()
     page = await browser.get(path)
     assert 'href="/buckets/bucket?prefix=data%2F"' in page.body.decode()
-    for text in (
-        "flowers",
-        "Tabular",
-        "team=vision",
-        "gs://bucket/data/a.csv",
-        "newest 200 pipelines",
-    ):
+    for text in ("flowers", "Tabular", "team=vision", "gs://bucket/data/a.csv", "newest 200 pipelines"):
         assert text in text_of(page)
 
 
@@ -207,7 +197,5 @@ async def test_experiment_page_shows_a_comparison_of_its_runs(
     token = parse_qs(older.partition("?")[2])["page"][0]
     assert f'name="page" value="{token}"' in shown, "the runs of that page are compared"
     assert "Older runs" not in text_of(await browser.get(f"{path}&run=r3"))
-    await create_run(
-        service, "odd", _params="no object", _metrics=[1], _state=7, _custom_jobs=["x"]
-    )
+    await create_run(service, "odd", _params="no object", _metrics=[1], _state=7, _custom_jobs=["x"])
     assert "odd" in text_of(await browser.get(path)), "clients may write anything"

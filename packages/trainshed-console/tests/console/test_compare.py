@@ -41,9 +41,7 @@ async def test_job_comparison_shows_the_settings_and_metrics_that_differ(
     assert after.index("rate 0.1 0.2") < after.index("epochs 9 9")
     assert "fast on on" in after and "model.depth 3 3" in after and "shift -0.5 -0.5" in after
     assert "loss 0.5 NaN" in after
-    assert re.search(r"code ([0-9a-f]{12}) \1 ", after), (
-        "the code is equal, regardless of its arguments"
-    )
+    assert re.search(r"code ([0-9a-f]{12}) \1 ", after), "the code is equal, regardless of its arguments"
     assert "CPU-hours 4.00 4.00" in after
     drawn = curves_of(page)[0]
     assert drawn["at"] == [1, 2]
@@ -52,16 +50,9 @@ async def test_job_comparison_shows_the_settings_and_metrics_that_differ(
         await log_points(service, run, "train/loss", 0.5)
     answer = await browser.get(f"/compare/table.csv?{query}")
     first, second = csv.DictReader(io.StringIO(answer.body.decode()))
-    assert (first["rate"], second["rate"], second["loss"], first["shift"]) == (
-        "0.1",
-        "0.2",
-        "NaN",
-        "-0.5",
-    )
+    assert (first["rate"], second["rate"], second["loss"], first["shift"]) == ("0.1", "0.2", "NaN", "-0.5")
     assert first["loss train"] == first["b train/loss"] == "0.5"
-    assert first["$SEED"] == "'=1+1", (
-        "a program's text is not a spreadsheet formula (CSV injection)"
-    )
+    assert first["$SEED"] == "'=1+1", "a program's text is not a spreadsheet formula (CSV injection)"
 
 
 async def test_job_comparison_requires_2_to_20_readable_jobs(
@@ -74,9 +65,7 @@ async def test_job_comparison_requires_2_to_20_readable_jobs(
         assert (await browser.get(f"{path}?job={'&job='.join(uids)}")).status == 400
     page = await browser.get(f"/compare?job={'&job='.join(uids[:20])}")
     assert page.status == 200 and b"<script>alert" not in page.body
-    theirs = (
-        await service.call("POST", "/v1/projects/p2/locations/us-central1/customJobs", JOB)
-    ).json
+    theirs = (await service.call("POST", "/v1/projects/p2/locations/us-central1/customJobs", JOB)).json
     mixed = f"job={uids[0]}&job={theirs['name'].rpartition('/')[2]}"
     for path in ("/compare", "/compare/table.csv"):
         assert (await guest.get(f"{path}?{mixed}")).status == 403, path

@@ -10,9 +10,7 @@ from tests.console.test_pages import EVIL, submit
 from tests.contract.api.api_service import SECOND
 
 
-async def job_with_output(
-    service: ConsoleService, name: str, *lines: str, stream: str = "o"
-) -> str:
+async def job_with_output(service: ConsoleService, name: str, *lines: str, stream: str = "o") -> str:
     """Return the uid of a running job that has printed these lines, one per second."""
     uid = await submit(service, displayName=name)
     await service.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
@@ -21,12 +19,8 @@ async def job_with_output(
     return uid
 
 
-async def test_log_search_finds_a_text_in_all_jobs(
-    service: ConsoleService, browser: Browser
-) -> None:
-    first = await job_with_output(
-        service, "diverged", "loss: 0.5", "loss: NaN", "WARNING: nan in a gradient"
-    )
+async def test_log_search_finds_a_text_in_all_jobs(service: ConsoleService, browser: Browser) -> None:
+    first = await job_with_output(service, "diverged", "loss: 0.5", "loss: NaN", "WARNING: nan in a gradient")
     await job_with_output(service, "fine", "loss: 0.5")
     service.clock += 7200 * SECOND
     await job_with_output(service, "crashed", "a.b is nan", stream="e")

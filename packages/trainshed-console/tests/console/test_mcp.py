@@ -79,15 +79,11 @@ async def test_mcp_client_discovers_the_server_and_its_tools(service: ApiService
     listed = (await send(service, "tools/list")).json["result"]["tools"]
     assert [call_tool["name"] for call_tool in listed] == [call_tool.name for call_tool in TOOLS]
     assert len(listed) <= 20
-    changing = {
-        call_tool["name"] for call_tool in listed if not call_tool["annotations"]["readOnlyHint"]
-    }
+    changing = {call_tool["name"] for call_tool in listed if not call_tool["annotations"]["readOnlyHint"]}
     assert changing == {"submit_job", "cancel_job"}
 
 
-async def test_mcp_tools_can_check_and_submit_a_job_and_show_its_failure_reason(
-    service: ApiService,
-) -> None:
+async def test_mcp_tools_can_check_and_submit_a_job_and_show_its_failure_reason(service: ApiService) -> None:
     wrong = {**custom_job(), "displayName": ""}
     assert "display_name" in await call_tool(
         service, "submit_job", location="us-central1", job=wrong, project="p1", dry_run=True
@@ -96,17 +92,13 @@ async def test_mcp_tools_can_check_and_submit_a_job_and_show_its_failure_reason(
     explained = await call_tool(service, "submit_job", **arguments, dry_run=True)
     assert explained["admitted"] is True
     assert await call_tool(service, "list_jobs", project="p1") == []
-    calls = [
-        call_tool(service, "submit_job", **arguments, idempotency_key="nightly-7") for _ in range(3)
-    ]
+    calls = [call_tool(service, "submit_job", **arguments, idempotency_key="nightly-7") for _ in range(3)]
     made = await asyncio.gather(*calls)
     assert len({(job["name"], job["state"]) for job in made}) == 1
     assert [job.get("was_there", False) for job in made].count(False) == 1
     name = made[0]["name"]
     assert (await call_tool(service, "describe_job", job=name))["state"] == "QUEUED"
-    assert (await call_tool(service, "why_failed", job=name))[
-        "failure"
-    ] == "The job has not failed."
+    assert (await call_tool(service, "why_failed", job=name))["failure"] == "The job has not failed."
     error = JobError(3, "The replica exited.", cause="exited", reason="ValueError: no data")
     await service.update_job(name, state=JobState.FAILED, error=error)
     assert (await call_tool(service, "why_failed", job=name))["reason"] == "ValueError: no data"
@@ -169,9 +161,7 @@ async def test_permission_table_decides_every_mcp_tool_call(service: ApiService)
     assert wrong == []
 
 
-async def test_mcp_client_has_the_permissions_of_its_token_and_is_audited(
-    service: ApiService,
-) -> None:
+async def test_mcp_client_has_the_permissions_of_its_token_and_is_audited(service: ApiService) -> None:
     ana = (await token_of(service))["token"]
     arguments: dict[str, Any] = {"job": custom_job(), "location": "us-central1"}
     assert "refused" in await call_tool(service, "quotas", ana, project="p2")
@@ -216,17 +206,11 @@ async def test_mcp_rejects_protocol_errors_and_path_traversal(service: ApiServic
     assert (old.status, old.json["error"]["code"]) == (400, -32022)
     unknown = await send(service, "resources/list")
     assert (unknown.status, unknown.json["error"]["code"]) == (404, -32601)
-    odd: list[Any] = [
-        {"name": "rm"},
-        {"name": ["list_jobs"]},
-        {"name": "list_jobs", "arguments": []},
-    ]
+    odd: list[Any] = [{"name": "rm"}, {"name": ["list_jobs"]}, {"name": "list_jobs", "arguments": []}]
     for params in odd:
         answer = await send(service, "tools/call", **params)
         assert answer.json["error"]["code"] in (-32602, -32020)
-    notification = await service.call(
-        "POST", "/mcp", {"jsonrpc": "2.0", "method": "notifications/x"}
-    )
+    notification = await service.call("POST", "/mcp", {"jsonrpc": "2.0", "method": "notifications/x"})
     assert (notification.status, notification.body) == (202, b"")
     assert (await service.call("GET", "/mcp")).status == 405
     assert "Unknown field" in await call_tool(service, "list_jobs", projcet="p1")

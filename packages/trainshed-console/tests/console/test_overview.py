@@ -28,9 +28,7 @@ async def start_job(service: ConsoleService, name: str) -> Job:
     spec: Any = json.loads(json.dumps(JOB["jobSpec"]))
     devices = {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 2}
     spec["workerPoolSpecs"][0]["machineSpec"] = {"machineType": "n1-standard-4", **devices}
-    return await service.run(
-        f"{CUSTOM_JOBS_PARENT}/{await submit(service, displayName=name, jobSpec=spec)}"
-    )
+    return await service.run(f"{CUSTOM_JOBS_PARENT}/{await submit(service, displayName=name, jobSpec=spec)}")
 
 
 async def start_placed_job(service: ConsoleService) -> Job:
@@ -40,9 +38,7 @@ async def start_placed_job(service: ConsoleService) -> Job:
     return job
 
 
-async def test_overview_shows_jobs_nodes_and_usage(
-    service: ConsoleService, browser: Browser
-) -> None:
+async def test_overview_shows_jobs_nodes_and_usage(service: ConsoleService, browser: Browser) -> None:
     assert "No job runs. Submit your first job" in text_of(await browser.get("/overview"))
     await start_placed_job(service)
     waits = [await submit(service, displayName=f"waits-{n}") for n in range(2)]
@@ -50,9 +46,7 @@ async def test_overview_shows_jobs_nodes_and_usage(
         why = Waiting(WaitReason.CAPACITY, "no node is free", "trains must end")
         service.capacity.reasons[JobUid(int(uid))] = why
         service.capacity.positions[JobUid(int(uid))] = place
-    hot = replace(
-        node("node-3"), condition=NodeCondition.QUARANTINED, cause="its GPU is <b>lost</b>"
-    )
+    hot = replace(node("node-3"), condition=NodeCondition.QUARANTINED, cause="its GPU is <b>lost</b>")
     service.capacity.known = (*service.capacity.known, hot)
     service.clock += 3600 * SECOND
     page = text_of(await browser.get("/overview"))
@@ -89,10 +83,7 @@ async def test_nodes_page_shows_allocated_and_used_resources(
         node("node-2", f"{finished_name} {PRIMARY}"),
     )
     page = text_of(await browser.get("/nodes"))
-    assert (
-        "2 of 8 allocated, 1.5 used" in page
-        and "4.0 GiB of 32.0 GiB allocated, 3.0 GiB used" in page
-    )
+    assert "2 of 8 allocated, 1.5 used" in page and "4.0 GiB of 32.0 GiB allocated, 3.0 GiB used" in page
     assert page.count("used") == 2 and "GPU 50 % busy, 4.0 GiB, 61 °C" in page
 
 
@@ -112,9 +103,7 @@ async def test_overview_counts_failures_by_cause(service: ConsoleService, browse
     jobs = [await start_job(service, f"<b>broken-{number}") for number in range(2)]
     service.clock += 86_400 * SECOND  # The submission time does not matter.
     for job in jobs:
-        await service.apply_events(
-            str(job.name), ReplicaExited(1, ReplicaId(0, 0), 1, exit_record(1))
-        )
+        await service.apply_events(str(job.name), ReplicaExited(1, ReplicaId(0, 0), 1, exit_record(1)))
     page = await browser.get("/overview")
     assert "2 failed in the last day" in text_of(page)
     assert "2 User code failed" in text_of(page), text_of(page)

@@ -31,9 +31,7 @@ EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
 async def submit(service: ConsoleService, **changes: object) -> str:
     """Submit a job, and return its uid."""
-    return (await service.result("POST", CUSTOM_JOBS, {**JOB, **changes}))["name"].rpartition("/")[
-        2
-    ]
+    return (await service.result("POST", CUSTOM_JOBS, {**JOB, **changes}))["name"].rpartition("/")[2]
 
 
 async def test_empty_job_list_shows_how_to_submit_a_job(browser: Browser) -> None:
@@ -56,9 +54,7 @@ async def test_job_link_with_a_full_name_redirects_to_the_job(
     assert (answer.status, answer.headers["location"]) == (303, f"/jobs/{uid}")
 
 
-async def test_unknown_console_address_returns_a_404_page_with_the_navigation(
-    browser: Browser,
-) -> None:
+async def test_unknown_console_address_returns_a_404_page_with_the_navigation(browser: Browser) -> None:
     for path in ("/job/17", "/overviews", "/v1/nothing"):
         page = await browser.get(path)
         assert (page.status, b'href="/queue"' in page.body) == (404, True), path
@@ -111,9 +107,7 @@ async def test_job_list_is_filtered_and_sorted_by_the_parameters_of_its_url(
     assert await names("sort=-machine") == ["big", "aardvark", "zoo"]
     mistyped = await browser.get("/?project=p1&metric=loss%3Cone")
     assert mistyped.status == 400 and "No job matches" in text_of(mistyped)
-    assert "&#39;loss&lt;one&#39; is not a condition on a metric" in fault(
-        mistyped.body.decode(), "metric"
-    )
+    assert "&#39;loss&lt;one&#39; is not a condition on a metric" in fault(mistyped.body.decode(), "metric")
     assert await names("sort=nonsense&since=nonsense") == ["aardvark", "zoo", "big"]
     monkeypatch.setattr("trainshed_console.pages.jobs._MAX_SORTED", 2)
     assert await names("sort=name") == ["aardvark", "zoo"]
@@ -125,9 +119,7 @@ async def test_job_list_is_filtered_and_sorted_by_the_parameters_of_its_url(
     assert "Waiting 3" not in text_of(await browser.get("/?label=team"))
 
 
-async def test_job_list_is_grouped_by_a_field_or_label(
-    service: ConsoleService, browser: Browser
-) -> None:
+async def test_job_list_is_grouped_by_a_field_or_label(service: ConsoleService, browser: Browser) -> None:
     for name, labels in (("a", {"team": "vision"}), ("b", {}), ("c", {"team": "audio"})):
         await submit(service, displayName=name, labels=labels)
     await service.result("POST", CUSTOM_JOBS.replace("p1", "p2"), {**JOB, "displayName": "d"})
@@ -201,9 +193,7 @@ async def test_job_list_loads_the_next_page(service: ConsoleService, browser: Br
     assert "<html" not in rest and "hx-get" not in rest
 
 
-async def test_xss_text_of_programs_and_clients_is_escaped(
-    service: ConsoleService, browser: Browser
-) -> None:
+async def test_xss_text_of_programs_and_clients_is_escaped(service: ConsoleService, browser: Browser) -> None:
     uid = await submit(service, displayName=EVIL[:120], labels={})
     name = f"projects/p1/locations/us-central1/customJobs/{uid}"
     await service.apply_events(name, JobAdmitted(()))
@@ -289,9 +279,7 @@ async def test_chart_of_several_replicas_contains_all_points_of_the_job(
     assert [len(line[1]) for line in curves["lines"]] == [400, 400, 400]
 
 
-async def test_chart_legend_lists_only_visible_lines(
-    service: ConsoleService, browser: Browser
-) -> None:
+async def test_chart_legend_lists_only_visible_lines(service: ConsoleService, browser: Browser) -> None:
     """Event files may have hundreds of runs. The legend distinguishes runs with the same metric."""
     uid = await submit(service)
     runs = [f"r{number:02}" for number in range(12)]
@@ -303,13 +291,9 @@ async def test_chart_legend_lists_only_visible_lines(
     assert names == [*runs[:8], "train", *(f"{run} train/acc" for run in runs[1:8])]
 
 
-async def test_log_page_loads_earlier_and_later_lines(
-    service: ConsoleService, browser: Browser
-) -> None:
+async def test_log_page_loads_earlier_and_later_lines(service: ConsoleService, browser: Browser) -> None:
     uid = await submit(service)
-    await service.apply_events(
-        f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(())
-    )
+    await service.apply_events(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
     printed = ((START + n * SECOND, f"line {n}") for n in range(100))
     service.write_log(int(uid), "workerpool0-0", *printed)
     service.clock = START + 1_000 * SECOND
@@ -369,9 +353,7 @@ async def test_open_job_page_receives_updates(service: ConsoleService, browser: 
         service.capacity.reasons[JobUid(int(uid))] = Waiting(WaitReason.CAPACITY, "no node", "")
         service.notices.publish(JobUid(99))
         assert "No node" in (await events.next("parts"))["parts"]["notice"]
-        await service.apply_events(
-            f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(())
-        )
+        await service.apply_events(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
         second = await events.next("parts")
         assert "Preparing" in second["parts"]["head"]
         assert "tail" not in second["parts"], "only changes are sent"
@@ -431,9 +413,7 @@ async def test_specification_page_shows_the_submitted_and_the_started_job(
     before = text_of(await browser.get(f"/jobs/{uid}/spec"))
     assert "As submitted" in before
     assert "workerpool0-0 has not started" in before
-    await service.apply_events(
-        f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(())
-    )
+    await service.apply_events(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
     directory = service.log_root / uid / "1" / "workerpool0-0"
     directory.mkdir(parents=True)
     entry = {"incarnation": 1, "at": START, "argv": ["true", EVIL], "names": [EVIL, "RANK"]}
@@ -446,9 +426,7 @@ async def test_specification_page_shows_the_submitted_and_the_started_job(
     assert b"<script>alert" not in page.body
 
 
-async def test_xss_error_pages_escape_query_parameters(
-    service: ConsoleService, browser: Browser
-) -> None:
+async def test_xss_error_pages_escape_query_parameters(service: ConsoleService, browser: Browser) -> None:
     for path in ("/queue", "/models", "/studies/7", "/nothing", "/buckets/b"):
         page = await browser.get(f"{path}?{urlencode({'project': EVIL, 'search': EVIL})}")
         assert b"<script>alert" not in page.body, path

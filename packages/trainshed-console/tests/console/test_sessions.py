@@ -70,9 +70,7 @@ async def test_sign_in_accepts_only_valid_tokens(service: ConsoleService) -> Non
     assert (await browser.get("/")).status == 200
 
 
-async def test_session_fixation_is_prevented_by_a_new_session_at_sign_in(
-    service: ConsoleService,
-) -> None:
+async def test_session_fixation_is_prevented_by_a_new_session_at_sign_in(service: ConsoleService) -> None:
     """An attacker who planted a known session in the browser loses access at the user's sign-in."""
     browser, other = Browser(service), Browser(service)
     await browser.sign_in(token=add_user(service.tokens, "eve@corp.example"))
@@ -83,9 +81,7 @@ async def test_session_fixation_is_prevented_by_a_new_session_at_sign_in(
     assert (await browser.get("/")).status == 200
 
 
-async def test_shells_and_pages_opened_by_a_browser_end_with_its_session(
-    service: ConsoleService,
-) -> None:
+async def test_shells_and_pages_opened_by_a_browser_end_with_its_session(service: ConsoleService) -> None:
     """This covers a shell, a job's web page and TensorBoard. Another user's shell continues."""
     shells, links = FakeShells(), Links(b"key", ADDRESS, service.now, "localhost")
     shells.answer = b"HTTP/1.1 200 OK\r\n\r\nevent: here\ndata: 1\n\n"
@@ -167,9 +163,7 @@ async def test_only_the_sign_in_page_sends_a_basic_auth_challenge(
     assert (await browser.get("/signed-in", mark)).status == 204
 
 
-@pytest.mark.parametrize(
-    "text", ["Basic", "Basic x", "Basic \xff", "Basic Og==", "Digest x", "basic /w=="]
-)
+@pytest.mark.parametrize("text", ["Basic", "Basic x", "Basic \xff", "Basic Og==", "Digest x", "basic /w=="])
 async def test_malformed_authorization_header_counts_as_signed_out(
     service: ConsoleService, text: str
 ) -> None:
@@ -187,9 +181,7 @@ async def test_malformed_authorization_header_counts_as_signed_out(
         ("/x\r\nset-cookie: a=b", "/x%0D%0Aset-cookie:%20a=b"),
     ],
 )
-async def test_sign_in_is_not_an_open_redirect(
-    service: ConsoleService, wanted: str, words: str
-) -> None:
+async def test_sign_in_is_not_an_open_redirect(service: ConsoleService, wanted: str, words: str) -> None:
     assert (await Browser(service).sign_in(token=service.token, next=wanted)).json["next"] == words
 
 
@@ -235,16 +227,12 @@ async def test_localhost_name_redirects_to_the_address_of_the_service(
     assert answer.headers["location"] == "http://127.0.0.1:9000/jobs/7?x=%2F"
     own = ("origin", f"http://{name.lower()}:9000")
     assert (await browser.post("/logout", host, own)).status == 403
-    assert (await browser.get("/", ("host", "127.0.0.1:9000"))).status == 200, (
-        "the port of an SSH tunnel"
-    )
+    assert (await browser.get("/", ("host", "127.0.0.1:9000"))).status == 200, "the port of an SSH tunnel"
     service.new_console("https://localhost:8080")
     assert (await browser.get("/", host)).status == 200
 
 
-async def test_api_errors_do_not_sign_a_browser_out(
-    service: ConsoleService, browser: Browser
-) -> None:
+async def test_api_errors_do_not_sign_a_browser_out(service: ConsoleService, browser: Browser) -> None:
     """Browsers drop credentials after a 401, so any site could sign the user out with a link (CSRF)."""
     for path in ("/trainshed/v1/status", "/v1/projects/p1/locations/us-central1/customJobs"):
         answer = await browser.get(path)
@@ -281,9 +269,7 @@ async def test_brute_force_of_session_credentials_is_delayed(
     guessing, signed_in = Browser(service), Browser(service)
     assert (await signed_in.sign_in(token=service.token)).status == 200
     assert (await signed_in.get("/jobs")).status == 200
-    assert (await guessing.get("/jobs")).status == 303 and slowed == [], (
-        "a missing session is not a guess"
-    )
+    assert (await guessing.get("/jobs")).status == 303 and slowed == [], "a missing session is not a guess"
     guessing.session = "x" * 43
     assert (await guessing.get("/jobs")).status == 303 and len(slowed) == 1
 
@@ -329,14 +315,7 @@ async def test_session_file_contains_no_secrets(service: ConsoleService, browser
 
 
 @pytest.mark.parametrize(
-    "origin",
-    [
-        "",
-        "null",
-        "http://evil.example",
-        "http://trainshed.example.evil.example",
-        "http://127.0.0.1",
-    ],
+    "origin", ["", "null", "http://evil.example", "http://trainshed.example.evil.example", "http://127.0.0.1"]
 )
 async def test_csrf_requests_from_other_origins_are_rejected(browser: Browser, origin: str) -> None:
     paths = (re.sub(r"{\w+}", "1", path) for _, path in ACTIONS)
@@ -364,9 +343,7 @@ async def test_get_requests_to_the_paths_of_actions_change_nothing(browser: Brow
         assert answer.status in (200, 404), path
 
 
-async def test_responses_have_csp_and_clickjacking_headers(
-    service: ConsoleService, browser: Browser
-) -> None:
+async def test_responses_have_csp_and_clickjacking_headers(service: ConsoleService, browser: Browser) -> None:
     made = await service.result("POST", "/v1/projects/p1/locations/us-central1/customJobs", JOB)
     uid = made["name"].rpartition("/")[2]
     paths = ["/", "/login", f"/jobs/{uid}", f"/jobs/{uid}/lines", "/jobs/1/nothing", "/assets/x.js"]

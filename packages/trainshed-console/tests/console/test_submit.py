@@ -49,10 +49,7 @@ def test_submit_form_with_a_parameter_sweep_is_converted_to_a_tuning_job() -> No
     container = body["trialJobSpec"]["workerPoolSpecs"][0]["containerSpec"]
     assert container["command"] == ["python3", "-u", "/gcs/b/task.py"]
     assert "pytorch-gpu" in container["imageUri"]
-    assert draft_of({**form, "tune": "lr=1", "file": "task.py"}).faults.keys() == {
-        "tune",
-        "program",
-    }
+    assert draft_of({**form, "tune": "lr=1", "file": "task.py"}).faults.keys() == {"tune", "program"}
 
 
 async def test_submit_form_creates_the_job_and_redirects_to_its_page(
@@ -116,9 +113,7 @@ KINDS = {
 
 def json_to_edit(answer: Answer) -> dict[str, Any]:
     """Return the JSON in the editor of the page."""
-    result = re.search(
-        r'<textarea name="job"[^>]*>(.*?)</textarea>', answer.body.decode(), re.DOTALL
-    )
+    result = re.search(r'<textarea name="job"[^>]*>(.*?)</textarea>', answer.body.decode(), re.DOTALL)
     assert result is not None
     return json.loads(html.unescape(result[1]))
 
@@ -159,10 +154,7 @@ async def test_job_of_any_kind_can_be_cloned_and_edited_as_json(
         ("[]", "starts with {"),
         ("[" * 100_000, "not valid JSON"),
         (json.dumps({**SEARCH, "maxTrialCount": 0, "displayName": ""}), "max_trial_count"),
-        (
-            json.dumps({**PIPELINE, "trainingTaskInputs": {"workerPoolSpecs": 1}}),
-            "training_task_inputs",
-        ),
+        (json.dumps({**PIPELINE, "trainingTaskInputs": {"workerPoolSpecs": 1}}), "training_task_inputs"),
         (json.dumps({**OF_ML, "trainingInput": {"nothing": 1}}), "nothing"),
         ('{"displayName": "\\ud800"}', "not valid JSON"),
     ],

@@ -25,9 +25,7 @@ async def sign_in_with_role(service: ConsoleService, role: str, project: str = "
     return person
 
 
-async def test_role_form_grants_and_revokes_a_role(
-    service: ConsoleService, browser: Browser
-) -> None:
+async def test_role_form_grants_and_revokes_a_role(service: ConsoleService, browser: Browser) -> None:
     form = {"member": ANA, "role": "roles/aiplatform.viewer", "project": "p1"}
     assert (await browser.post("/team/roles", **form)).status == 303
     page = text_of(await browser.get("/team?project=p1"))
@@ -89,9 +87,7 @@ async def test_viewer_sees_no_action_buttons_and_no_other_projects(service: Cons
     assert "you need roles/owner in all projects, which an owner of the service can grant" in team
     for action in ("Grant a role", "Create a token", "Audit", "audit"):
         assert action not in team, action
-    assert "Grant a role" in text_of(
-        await (await sign_in_with_role(service, "roles/owner")).get("/team")
-    )
+    assert "Grant a role" in text_of(await (await sign_in_with_role(service, "roles/owner")).get("/team"))
 
 
 @pytest.mark.parametrize("path", ["/jobs", "/jobs/{job}"])
@@ -109,13 +105,9 @@ async def test_open_page_ends_when_the_role_is_revoked(service: ConsoleService, 
         assert "roles have changed" in (await events.next("gone"))["message"]
 
 
-async def test_waiting_log_request_gets_no_lines_after_role_revocation(
-    service: ConsoleService,
-) -> None:
+async def test_waiting_log_request_gets_no_lines_after_role_revocation(service: ConsoleService) -> None:
     uid = await submit(service)
-    await service.apply_events(
-        f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(())
-    )
+    await service.apply_events(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
     viewer = await sign_in_with_role(service, "roles/aiplatform.viewer")
     waiting = asyncio.ensure_future(viewer.get(f"/jobs/{uid}/lines/new"))
     await until(lambda: service.notices._waiters)  # pyright: ignore[reportPrivateUsage]
@@ -130,9 +122,7 @@ async def test_log_download_ends_when_the_token_is_deleted(
     service: ConsoleService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uid = await submit(service)
-    await service.apply_events(
-        f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(())
-    )
+    await service.apply_events(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
     service.write_log(int(uid), "workerpool0-0", (START, "first"), (START + 1, "second"))
     service.clock += 200 * SECOND
     viewer = await sign_in_with_role(service, "roles/aiplatform.viewer")

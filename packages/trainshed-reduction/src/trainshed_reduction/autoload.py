@@ -34,9 +34,7 @@ def autoload() -> None:
         elif os.environ.get("RANK", "0") == "0":
             # This note shows the reason on the job's timeline. Without it, the job would only show that no
             # worker connects to its reducers.
-            process.reports().add_note(
-                "off", "native all-reduce is used: TRAINSHED_REDUCTION is off"
-            )
+            process.reports().add_note("off", "native all-reduce is used: TRAINSHED_REDUCTION is off")
     except Exception:  # The report to the service failed, so use standard error.
         with contextlib.suppress(Exception):  # Ignore failures: standard error may not exist.
             sys.stderr.write("trainshed reduction: {}\n".format(fault or "off"))

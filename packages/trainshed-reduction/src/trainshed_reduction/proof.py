@@ -53,9 +53,7 @@ def sign(token: bytes, message: "Hello | Accept", before: bytes) -> bytes:
     return _VERSION + _mac(token, type(message).__name__.encode() + before + body) + body
 
 
-def read_signed(
-    token: bytes, kind: "Type[Signed]", payload: bytes, before: bytes
-) -> Optional[Signed]:
+def read_signed(token: bytes, kind: "Type[Signed]", payload: bytes, before: bytes) -> Optional[Signed]:
     """Return the message in the payload of a HELLO or ACCEPT; None if the sender does not know the token.
     `before`: as in `sign`. Raises Malformed if the payload is invalid or belongs to another version of the
     protocol."""
@@ -121,9 +119,7 @@ def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float
     answer = _expect(connection, Kind.ACCEPT, deadline)
     accept = read_signed(token, Accept, answer, challenge + greeting)
     if accept is None:
-        raise Untrusted(
-            "the peer does not know the job's token, so it is not a reducer of this job"
-        )
+        raise Untrusted("the peer does not know the job's token, so it is not a reducer of this job")
     return accept
 
 
@@ -144,9 +140,7 @@ def read_frame(
     ConnectionResetError if the connection ends."""
     header = wire.unpack(_read(connection, wire.HEADER.size, deadline))
     if header.nbytes > limit:
-        raise wire.Malformed(
-            f"a {header.kind.name} frame has {header.nbytes} bytes; the limit is {limit}"
-        )
+        raise wire.Malformed(f"a {header.kind.name} frame has {header.nbytes} bytes; the limit is {limit}")
     return header, bytes(_read(connection, header.nbytes, deadline))
 
 

@@ -45,6 +45,4 @@ def listen(address: Tuple[str, int]) -> socket.socket:
     if ":" not in address[0]:
         return socket.create_server(address, backlog=_BACKLOG)
     both = socket.has_dualstack_ipv6()
-    return socket.create_server(
-        address, family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=both
-    )
+    return socket.create_server(address, family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=both)

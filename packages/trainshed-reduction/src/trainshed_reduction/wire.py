@@ -34,8 +34,7 @@ NONCE = 32
 GROUP = 16
 
 VIOLATION = (
-    "the received data is not a valid frame: the peer is not a Reduction Server, "
-    "or has another version"
+    "the received data is not a valid frame: the peer is not a Reduction Server, or has another version"
 )
 
 

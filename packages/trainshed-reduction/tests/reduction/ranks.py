@@ -92,9 +92,7 @@ class Ranks:
         self.world = world
         self.lines: list[str] = []
         self.all = [
-            Communicator(
-                config, group=group, rank=rank, world=world, generation=1, log=self.lines.append
-            )
+            Communicator(config, group=group, rank=rank, world=world, generation=1, log=self.lines.append)
             for rank in range(world)
         ]
 
@@ -114,10 +112,7 @@ class Ranks:
             finally:
                 communicator.close()
 
-        threads = [
-            threading.Thread(target=rank, args=(number,), daemon=True)
-            for number in range(self.world)
-        ]
+        threads = [threading.Thread(target=rank, args=(number,), daemon=True) for number in range(self.world)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -24,9 +24,7 @@ def without_job(*prefixes: str) -> dict[str, str]:
     path of the C library remains."""
     excluded = ("TRAINSHED_RED", *prefixes)
     variables = os.environ.items()
-    return {
-        name: text for name, text in variables if name == NATIVE or not name.startswith(excluded)
-    }
+    return {name: text for name, text in variables if name == NATIVE or not name.startswith(excluded)}
 
 
 def environment(**more: str) -> dict[str, str]:

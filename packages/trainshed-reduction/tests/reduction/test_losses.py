@@ -34,9 +34,7 @@ def test_sums_stay_exact_when_reducers_are_killed_during_steps() -> None:
     """spec/reduction#losses: The reducers restart. Every result is exact, even if a rank overwrites its
     memory immediately afterwards."""
     chance, steps = random.Random(0), threading.Semaphore(0)
-    wanted = [
-        expected_sum(seed, 2, 60_000, DType.FLOAT32, Reduction.SUM).tobytes() for seed in range(3)
-    ]
+    wanted = [expected_sum(seed, 2, 60_000, DType.FLOAT32, Reduction.SUM).tobytes() for seed in range(3)]
     with Reducers(3) as reducers:
 
         def kill() -> None:

@@ -81,9 +81,7 @@ def round_sum(dtype: DType, values: Any) -> bytes:
 
 
 @pytest.mark.parametrize(("dtype", "reduction"), KINDS)
-def test_sums_equal_numpys_sums_bit_by_bit(
-    part: Library, dtype: DType, reduction: Reduction
-) -> None:
+def test_sums_equal_numpys_sums_bit_by_bit(part: Library, dtype: DType, reduction: Reduction) -> None:
     """spec/reduction#exactness: The inputs are random bits. Integers wrap around, and a mean is divided
     once."""
     chance = np.random.default_rng(6)
@@ -131,9 +129,7 @@ def test_every_half_precision_number_is_widened_to_exactly_the_same_value(
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
-def test_half_precision_sums_are_rounded_to_nearest_ties_to_even(
-    part: Library, dtype: DType
-) -> None:
+def test_half_precision_sums_are_rounded_to_nearest_ties_to_even(part: Library, dtype: DType) -> None:
     """spec/reduction#exactness: The inputs are the middle between two neighbours, and the next fp32 numbers
     on both sides of it."""
     exact = widen(dtype, ALL.tobytes())

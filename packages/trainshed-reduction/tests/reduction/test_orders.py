@@ -36,10 +36,7 @@ class ReducerThread:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._server = Server(
-            self._listener,
-            TOKEN,
-            library=library,
-            outlet=lambda what, value: self.said.put((what, value)),
+            self._listener, TOKEN, library=library, outlet=lambda what, value: self.said.put((what, value))
         )
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
@@ -115,11 +112,7 @@ class SimulatedWorker:
             self.position = wire.unpack_message(Start, data).position
             return
         shape = self.shapes[len(self.results)]
-        assert (header.kind, header.operation, header.chunk) == (
-            Kind.RESULT,
-            shape.operation,
-            shape.chunk,
-        )
+        assert (header.kind, header.operation, header.chunk) == (Kind.RESULT, shape.operation, shape.chunk)
         self.results.append(data)
 
     def break_off(self) -> None:
@@ -143,9 +136,7 @@ def _work(world: int, source: random.Random) -> tuple[list[Header], list[list[by
         step, total = source.randint(1, 4), source.randint(1, 12)
         for chunk in range(-(-total // step)):
             size = min(step, total - chunk * step) * dtype.itemsize
-            shapes.append(
-                Header(Kind.DATA, dtype, reduction, 0, chunk, operation, total, step, size)
-            )
+            shapes.append(Header(Kind.DATA, dtype, reduction, 0, chunk, operation, total, step, size))
     generator = np.random.default_rng(source.randrange(2**32))
 
     def part(shape: Header) -> bytes:
@@ -158,9 +149,7 @@ def _work(world: int, source: random.Random) -> tuple[list[Header], list[list[by
     return shapes, [[part(shape) for shape in shapes] for _ in range(world)]
 
 
-@settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(world=st.integers(1, 4), source=st.randoms(use_true_random=False))
 def test_result_is_the_rank_ordered_sum_for_every_arrival_order_of_frames(
     serving: ReducerThread, world: int, source: random.Random
@@ -202,9 +191,7 @@ def _group(serving: ReducerThread, received: Sequence[int], name: str = "") -> l
     return workers
 
 
-def test_reducer_forwards_a_known_result_only_to_ranks_that_lack_the_result(
-    serving: ReducerThread,
-) -> None:
+def test_reducer_forwards_a_known_result_only_to_ranks_that_lack_the_result(serving: ReducerThread) -> None:
     """spec/reduction#exactness: Ranks without the result get exactly the bytes of the FINAL frame."""
     first, second = _group(serving, [1, 0])
     second.send(bytes(4))
@@ -215,9 +202,7 @@ def test_reducer_forwards_a_known_result_only_to_ranks_that_lack_the_result(
     assert first.result() == second.result() == bytes(8)
 
 
-def test_reducer_acknowledges_only_results_that_all_ranks_have_received(
-    serving: ReducerThread,
-) -> None:
+def test_reducer_acknowledges_only_results_that_all_ranks_have_received(serving: ReducerThread) -> None:
     """spec/reduction#exactness: A rank may release a result only after that."""
     first, second = _group(serving, [0, 0])
     for position in range(3):

@@ -19,9 +19,7 @@ from trainshed_reduction.reducer.__main__ import main
 
 def _gather(port: int, world: int, count: int = 1) -> list[list[Worker]]:
     """Return the workers of a started group, by lane (index of the reducer's thread)."""
-    lanes = [
-        [Worker(port, rank, world, lane=lane) for rank in range(world)] for lane in range(count)
-    ]
+    lanes = [[Worker(port, rank, world, lane=lane) for rank in range(world)] for lane in range(count)]
     assert {worker.start().position for lane in lanes for worker in lane} == {0}
     return lanes
 
@@ -51,9 +49,7 @@ def test_every_reducer_thread_returns_sums(tmp_path: Path) -> None:
     assert all(worker.end() == "" for lane in lanes for worker in lane)
 
 
-def test_worker_that_is_still_sending_receives_the_error_about_mismatched_sizes(
-    tmp_path: Path,
-) -> None:
+def test_worker_that_is_still_sending_receives_the_error_about_mismatched_sizes(tmp_path: Path) -> None:
     """spec/reduction: The error is immediate and contains the ranks."""
     with reducer(tmp_path) as running:
         (workers,) = _gather(running.port, 2)
@@ -108,10 +104,7 @@ def _switches(process: int) -> list[str]:
     ],
 )
 def test_reducer_reports_invalid_environment_variables_and_exits_with_status_2(
-    environ: dict[str, str],
-    text: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    environ: dict[str, str], text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """spec/reduction#reports: It writes the error to standard error."""
     variables_set = {variables.TOKEN: TOKEN.decode(), variables.LISTEN: "127.0.0.1:0", **environ}

@@ -242,9 +242,7 @@ def test_a_thousand_workers_share_one_group(tmp_path: Path) -> None:
         assert all(worker.result() == want.tobytes() for worker in workers)
 
 
-def test_reducer_reads_at_most_a_window_of_data_from_a_worker_without_results(
-    tmp_path: Path,
-) -> None:
+def test_reducer_reads_at_most_a_window_of_data_from_a_worker_without_results(tmp_path: Path) -> None:
     """spec/reduction#flow-control: Chunks without a result fill the window at most. The worker continues when
     the other ranks have sent theirs."""
     chunk, count = bytes(_MIB), 4 * WINDOW // _MIB

@@ -37,9 +37,7 @@ def test_results_are_the_rank_ordered_sums_on_all_ranks(
     def act(rank: int, communicator: Communicator) -> None:
         plan = [(kind, size) for kind in KINDS for size in SIZES]
         arrays = [inputs(seed, rank, size, kind[0]) for seed, (kind, size) in enumerate(plan)]
-        issued = [
-            issue(communicator, array, *kind) for array, (kind, _) in zip(arrays, plan, strict=True)
-        ]
+        issued = [issue(communicator, array, *kind) for array, (kind, _) in zip(arrays, plan, strict=True)]
         for seed, (operation, array) in enumerate(zip(issued, arrays, strict=True)):
             assert operation.wait(ranks.TEST_TIMEOUT)
             result = array.tobytes()
@@ -89,9 +87,7 @@ def test_unsupported_data_is_rejected_immediately(addresses: tuple[Address, ...]
     Ranks(settings(addresses), 2, group=bad).run(act)
 
 
-def test_error_of_a_failed_group_start_names_the_missing_rank(
-    addresses: tuple[Address, ...],
-) -> None:
+def test_error_of_a_failed_group_start_names_the_missing_rank(addresses: tuple[Address, ...]) -> None:
     """spec/reduction#reports: The start has a timeout."""
     group = Ranks(settings(addresses, start_seconds=8.0), 3, group="missing")
     group.world = 2

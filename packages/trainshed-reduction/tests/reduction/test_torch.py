@@ -15,9 +15,7 @@ from trainshed_reduction import variables
 
 FALLBACK = "native all-reduce is used: "
 NO_GPU = 77
-NEEDS_GPU = pytest.mark.skipif(
-    not list(Path("/dev").glob("nvidia[0-9]*")), reason="there is no GPU here"
-)
+NEEDS_GPU = pytest.mark.skipif(not list(Path("/dev").glob("nvidia[0-9]*")), reason="there is no GPU here")
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +40,7 @@ def test_all_pytorch_collectives_succeed_and_their_sums_are_exact(
             **{variables.REPORT_FILE: str(report)},
         )
         surroundings = environment(site, **environ)
-        ended = run_ranks(
-            torch_python, "collectives.py", 3, surroundings, fork_server=torch_fork_server
-        )
+        ended = run_ranks(torch_python, "collectives.py", 3, surroundings, fork_server=torch_fork_server)
     assert [rank.status for rank in ended] == [0, 0, 0]
     wanted = ["types", "average", "async", "futures", "native", "others", "functional", "subgroups"]
     wanted += ["threads", "forks", "again"]
@@ -97,13 +93,9 @@ def test_group_uses_native_all_reduce_if_a_rank_lacks_the_plug_in(
     """spec/reduction#security: All ranks use the native all-reduce, and the reason is reported once.
     `test_sums` covers unreachable reducers and rejected workers."""
     with Reducers(1) as reducers:
-        environ = with_reducers(
-            reducers.addresses, TEST_AUTOLOAD="0", **{variables.START_SECONDS: "4"}
-        )
+        environ = with_reducers(reducers.addresses, TEST_AUTOLOAD="0", **{variables.START_SECONDS: "4"})
         surroundings = environment(site, **environ)
-        ended = run_ranks(
-            torch_python, "fallback.py", 2, surroundings, fork_server=torch_fork_server
-        )
+        ended = run_ranks(torch_python, "fallback.py", 2, surroundings, fork_server=torch_fork_server)
     assert [(rank.status, rank.output) for rank in ended] == [(0, "ok\n")] * 2
     (line,) = ended[0].package_lines
     assert FALLBACK in line and "rank 1" in line
@@ -136,10 +128,7 @@ def test_import_of_torch_succeeds_if_the_reduction_package_is_unusable(
         (half, "trainshed_reduction.client.communicator"),
     ):
         assert len(ended.package_lines) == 1
-        assert (
-            cause in ended.package_lines[0]
-            and "native all-reduce is used" in ended.package_lines[0]
-        )
+        assert cause in ended.package_lines[0] and "native all-reduce is used" in ended.package_lines[0]
     assert len(idle.package_lines) == 1
     assert "created no process group" in idle.package_lines[0]
 
@@ -158,9 +147,7 @@ def test_sums_of_gpu_tensors_are_exact(torch_python: Path, site: Path) -> None:
     """spec/reduction#exactness: GPU tensors are copied through pinned memory, in the order of their
     streams."""
     with Reducers(2) as reducers:
-        ended = run_ranks(
-            torch_python, "gpu.py", 2, environment(site, **with_reducers(reducers.addresses))
-        )
+        ended = run_ranks(torch_python, "gpu.py", 2, environment(site, **with_reducers(reducers.addresses)))
     if any(rank.status == NO_GPU for rank in ended):
         pytest.skip("PyTorch sees no GPU here")
     wanted = "".join(f"ok {name}\n" for name in ("exact", "order", "futures", "overlap", "ddp"))

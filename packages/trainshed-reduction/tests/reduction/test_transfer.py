@@ -70,12 +70,7 @@ class ScriptedReducer:
 
 
 def chunk(
-    operation: int,
-    index: int,
-    payload: bytes | bytearray | memoryview,
-    row: float = 0,
-    *,
-    of: int = 1000,
+    operation: int, index: int, payload: bytes | bytearray | memoryview, row: float = 0, *, of: int = 1000
 ) -> Frame:
     """Return the DATA frame of a chunk, in an operation of `of` equal chunks of 4-byte elements. Its result
     replaces the payload."""
@@ -93,9 +88,7 @@ def header(
 ) -> Header:
     step = size // 4
     total = of * step
-    return Header(
-        kind, DType.FLOAT32, 0, 0, index, operation, total, step, size, acknowledged, operation
-    )
+    return Header(kind, DType.FLOAT32, 0, 0, index, operation, total, step, size, acknowledged, operation)
 
 
 def result(operation: int, index: int, payload: bytes, acknowledged: int = 0) -> bytes:
@@ -142,9 +135,7 @@ def make() -> Iterator[Make]:
     with contextlib.ExitStack() as at_end:
 
         def create(lanes: int, credit: int) -> NativeTransfer:
-            return at_end.enter_context(
-                contextlib.closing(NativeTransfer(shared_library(), lanes, credit))
-            )
+            return at_end.enter_context(contextlib.closing(NativeTransfer(shared_library(), lanes, credit)))
 
         yield create
 
@@ -162,9 +153,7 @@ def reducers() -> Iterator[Callable[..., ScriptedReducer]]:
 Reducers = Callable[..., ScriptedReducer]
 
 
-def attach(
-    transfer: NativeTransfer, lane: int, reducer: ScriptedReducer, position: int = 0
-) -> None:
+def attach(transfer: NativeTransfer, lane: int, reducer: ScriptedReducer, position: int = 0) -> None:
     transfer.attach(lane, reducer.worker, position, position)
 
 
@@ -228,9 +217,7 @@ def test_reducer_that_does_not_read_does_not_block_frames_to_other_reducers(
     assert len(slow.arrived) == 4
 
 
-def test_frame_header_contains_the_number_of_results_received_so_far(
-    make: Make, reducers: Reducers
-) -> None:
+def test_frame_header_contains_the_number_of_results_received_so_far(make: Make, reducers: Reducers) -> None:
     """spec/reduction#exactness: Retained results are released when all ranks have them."""
     transfer, reducer = make(1, 1), reducers()
     attach(transfer, 0, reducer, position=10)
@@ -360,9 +347,7 @@ def test_invalid_frame_ends_the_connection(make: Make, reducers: Reducers, case:
     assert mine == b"mine" * 100
 
 
-def test_result_for_a_frame_that_was_not_sent_closes_the_connection(
-    make: Make, reducers: Reducers
-) -> None:
+def test_result_for_a_frame_that_was_not_sent_closes_the_connection(make: Make, reducers: Reducers) -> None:
     """spec/reduction#security: No byte of it is written to a tensor."""
     nothing, half, again = reducers(), reducers(4096), reducers(4096)
     transfer = make(3, PLENTY)
@@ -406,9 +391,7 @@ def test_tensor_memory_is_released_after_its_result(make: Make, reducers: Reduce
         assert reference.payload == np.full(8_000, index, np.float32).tobytes()
     for index in range(2):
         reducer.own.setblocking(True)
-        sender = threading.Thread(
-            target=reducer.own.sendall, args=(result(0, index, bytes(32_000)),)
-        )
+        sender = threading.Thread(target=reducer.own.sendall, args=(result(0, index, bytes(32_000)),))
         sender.start()
         run_until(transfer, [], len)
         sender.join()

@@ -50,9 +50,7 @@ class LocalTracking:
         self._reader = reader
         self._links = links
 
-    async def missing_references(
-        self, place: LocationName, spec: Spec, path: str
-    ) -> tuple[Violation, ...]:
+    async def missing_references(self, place: LocationName, spec: Spec, path: str) -> tuple[Violation, ...]:
         return await references.missing_references(self._stores, place, spec, path)
 
     def create_run(self, experiment: str) -> AbstractAsyncContextManager[str]:

@@ -29,9 +29,7 @@ async def missing_references(
     )
 
 
-async def _unknown_board(
-    stores: Stores, place: LocationName, spec: Spec, path: str
-) -> tuple[Violation, ...]:
+async def _unknown_board(stores: Stores, place: LocationName, spec: Spec, path: str) -> tuple[Violation, ...]:
     """Check the job's tensorboard, which must exist in the job's location."""
     at = f"{path}.tensorboard"
     try:
@@ -85,9 +83,7 @@ async def add_to_run(stores: Stores, run: str, job: JobName) -> None:
         await stores.metadata.change(NodeName.parse(run, NodeKind.CONTEXT), add)
 
 
-async def _unknown_contexts(
-    stores: Stores, project: str, spec: Spec, path: str
-) -> tuple[Violation, ...]:
+async def _unknown_contexts(stores: Stores, project: str, spec: Spec, path: str) -> tuple[Violation, ...]:
     """Check the experiment and its run, which must exist in the project."""
     faults = Faults()
     for key in ("experiment", "experimentRun"):

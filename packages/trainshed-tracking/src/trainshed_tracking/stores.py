@@ -30,6 +30,4 @@ def stores_in(
 ) -> Stores:
     """Return the stores that use an open database."""
     parts = store.writer, store.snapshots
-    return Stores(
-        Tensorboards(*parts), MetadataStores(*parts), Metadata(*parts), points, new_uid, now
-    )
+    return Stores(Tensorboards(*parts), MetadataStores(*parts), Metadata(*parts), points, new_uid, now)

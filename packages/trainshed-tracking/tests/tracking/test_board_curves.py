@@ -70,9 +70,7 @@ async def test_curves_of_a_job_are_copied_to_its_tensorboard(harness: BoardCurve
     async with harness.service() as curves:
         curves.follow(running)
         await curves.finish(with_board(OVER))
-    runs = await harness.stores.tensorboards.list(
-        {"parent": str(BOARD.child("7")), "level": Level.RUN}
-    )
+    runs = await harness.stores.tensorboards.list({"parent": str(BOARD.child("7")), "level": Level.RUN})
     ids = {run.display_name: run.name.own_id for run in runs}
     assert ids.keys() == {"default", "eval_1", "eval-1"}
     assert ids["default"] == "default" and len(set(ids.values())) == 3
@@ -85,9 +83,7 @@ async def test_curves_of_a_job_are_copied_to_its_tensorboard(harness: BoardCurve
     assert run.parents == (experiment.name,)
 
 
-async def test_tensorboard_experiment_exists_before_the_job_runs(
-    harness: BoardCurveHarness,
-) -> None:
+async def test_tensorboard_experiment_exists_before_the_job_runs(harness: BoardCurveHarness) -> None:
     """The SDK reads the experiment even if the job never ran."""
     await harness.stores.tensorboards.create(BoardResource(BOARD, 5, CREATED, CREATED))
     queued = await harness.create(with_board(replace(RUNNING, attempt=0, state=JobState.QUEUED)))
@@ -109,15 +105,11 @@ async def test_trials_share_the_tensorboard_experiment_of_their_tuning_job(
         curves.follow(trial)
         await harness.until({"eval:acc": {1: 1.0}})
         await curves.finish(replace(trial, state=JobState.SUCCEEDED))
-    (run,) = await harness.stores.tensorboards.list(
-        {"parent": str(BOARD.child("70")), "level": Level.RUN}
-    )
+    (run,) = await harness.stores.tensorboards.list({"parent": str(BOARD.child("70")), "level": Level.RUN})
     assert (run.name.own_id, run.display_name) == ("trial-2-eval", "trial-2/eval")
 
 
-async def test_deleted_tensorboard_does_not_affect_the_curves_of_the_job(
-    harness: BoardCurveHarness,
-) -> None:
+async def test_deleted_tensorboard_does_not_affect_the_curves_of_the_job(harness: BoardCurveHarness) -> None:
     running = await harness.create(with_board(RUNNING))
     EventWriter(harness.logs, clock).scalar("acc", 1, 1)
     async with harness.service() as curves:
@@ -125,9 +117,7 @@ async def test_deleted_tensorboard_does_not_affect_the_curves_of_the_job(
         await harness.until({":acc": {1: 1.0}})
 
 
-async def test_cyclic_metadata_contexts_do_not_block_the_curves_of_a_job(
-    harness: BoardCurveHarness,
-) -> None:
+async def test_cyclic_metadata_contexts_do_not_block_the_curves_of_a_job(harness: BoardCurveHarness) -> None:
     await harness.stores.tensorboards.create(BoardResource(BOARD, 5, CREATED, CREATED))
     running = await harness.create(with_board(RUNNING))
     run, experiment = context("7-eval"), context("7")

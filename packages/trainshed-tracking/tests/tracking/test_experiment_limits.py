@@ -17,8 +17,7 @@ MAX_LENGTH_ID = "a" * 128
 
 
 @pytest.mark.parametrize(
-    ("path", "parameter"),
-    [(CONTEXTS, "contextId"), (ARTIFACTS, "artifactId"), (EXECUTIONS, "executionId")],
+    ("path", "parameter"), [(CONTEXTS, "contextId"), (ARTIFACTS, "artifactId"), (EXECUTIONS, "executionId")]
 )
 async def test_metadata_nodes_above_the_size_limits_are_rejected(
     service: ApiService, path: str, parameter: str
@@ -41,9 +40,7 @@ async def test_metadata_nodes_above_the_size_limits_are_rejected(
     for wrong in ("Upper", "under_score", "dot."):
         answer = await service.call("POST", f"{path}?{parameter}={wrong}", {"labels": {"A": "x"}})
         assert fields(answer) == {f"{singular}_id", f"{singular}.labels.A"}
-    answer = await service.call(
-        "PATCH", f"{path}/{MAX_LENGTH_ID}", {**beyond, "etag": made["etag"]}
-    )
+    answer = await service.call("PATCH", f"{path}/{MAX_LENGTH_ID}", {**beyond, "etag": made["etag"]})
     assert fields(answer) == body
     assert await service.result("GET", f"{path}/{MAX_LENGTH_ID}") == made
     assert len((await service.result("GET", path))[f"{singular}s"]) == 1
@@ -53,10 +50,7 @@ async def test_metadata_error_lists_all_invalid_names_and_events(service: ApiSer
     await create_store(service)
     for path, node in ((CONTEXTS, "contextId=c"), (EXECUTIONS, "executionId=x")):
         await service.result("POST", f"{path}?{node}", {})
-    members = {
-        "artifacts": ["a", f"{STORE}/contexts/c"],
-        "executions": [f"{STORE}/executions/x", ""],
-    }
+    members = {"artifacts": ["a", f"{STORE}/contexts/c"], "executions": [f"{STORE}/executions/x", ""]}
     path = f"{CONTEXTS}/c:addContextArtifactsAndExecutions"
     assert fields(await service.call("POST", path, members)) == {
         *("artifacts[0]", "artifacts[1]", "executions[1]")
@@ -106,9 +100,7 @@ async def test_tensorboard_resource_limits_are_enforced(service: ApiService) -> 
     wrong = {"displayName": "d" * 129, "pluginData": more}
     answer = await service.call("POST", f"{run}/timeSeries", wrong)
     field = "tensorboard_time_series"
-    assert fields(answer) == {
-        f"{field}.{name}" for name in ("display_name", "plugin_data", "value_type")
-    }
+    assert fields(answer) == {f"{field}.{name}" for name in ("display_name", "plugin_data", "value_type")}
 
 
 async def test_batch_read_is_limited_to_20_time_series(service: ApiService) -> None:

@@ -96,13 +96,9 @@ async def test_metadata_patch_changes_only_its_fields(service: ApiService) -> No
 
 
 async def test_stale_etag_error_has_the_text_that_clients_expect(service: ApiService) -> None:
-    made = await service.result(
-        "POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Pipeline"}
-    )
+    made = await service.result("POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Pipeline"})
     newer = await service.result("PATCH", f"{CONTEXTS}/e", {"description": "1"})
-    answer = await service.call(
-        "PATCH", f"{CONTEXTS}/e", {"description": "2", "etag": made["etag"]}
-    )
+    answer = await service.call("PATCH", f"{CONTEXTS}/e", {"description": "2", "etag": made["etag"]})
     assert (answer.status, answer.error["status"]) == (409, "ABORTED")
     assert answer.error["message"] == (
         f"Specified Context `etag`: `{made['etag']}` does not match server `etag`: `{newer['etag']}`"
@@ -172,9 +168,7 @@ async def test_filters_of_the_vertex_sdk_are_supported(service: ApiService) -> N
     await add_to_context(service, "e", "ArtifactsAndExecutions", executions=execution["name"])
     experiment = f"{STORE}/contexts/e"
     runs = '(schema_title="system.ExperimentRun" OR schema_title="system.PipelineRun")'
-    assert await filter_ids(service, CONTEXTS, f'{runs} AND parent_contexts:"{experiment}"') == [
-        "e-r"
-    ]
+    assert await filter_ids(service, CONTEXTS, f'{runs} AND parent_contexts:"{experiment}"') == ["e-r"]
     assert await filter_ids(service, CONTEXTS, runs) == ["e-r", "f-r"]
     assert await filter_ids(service, CONTEXTS, f'parent_contexts:"f-r","{experiment}"') == ["e-r"]
     assert await filter_ids(service, CONTEXTS, 'child_contexts: "e-r"') == ["e"]
@@ -186,9 +180,7 @@ async def test_filters_of_the_vertex_sdk_are_supported(service: ApiService) -> N
     await service.result("POST", f"{STORES}?metadataStoreId=mine", {})
     assert await filter_ids(service, others, inside) == []
     assert await filter_ids(service, CONTEXTS, "schema_title = system.Experiment") == ["e"]
-    assert await filter_ids(
-        service, EXECUTIONS, 'create_time < "9999-12-31" AND create_time > "0001-01-01"'
-    )
+    assert await filter_ids(service, EXECUTIONS, 'create_time < "9999-12-31" AND create_time > "0001-01-01"')
     for wrong in ("banana=1", "in_context(", 'in_context("a"', "metadata", "create_time > x"):
         answer = await service.call("GET", f"{CONTEXTS}?{urlencode({'filter': wrong})}")
         assert fields(answer) == {"filter"}, wrong
@@ -263,16 +255,13 @@ async def create_job(service: ApiService, **spec: Any) -> Any:
     return await service.call("POST", f"{LOCATION}/customJobs", custom_job(**spec))
 
 
-async def test_clients_cannot_remove_jobs_from_the_job_list_of_an_experiment_run(
-    service: ApiService,
-) -> None:
+async def test_clients_cannot_remove_jobs_from_the_job_list_of_an_experiment_run(service: ApiService) -> None:
     """facts/experiments#jobs: the metadata of a run contains its jobs, which clients cannot remove."""
     experiment, run = f"{STORE}/contexts/e", f"{STORE}/contexts/e-r"
     await create_run(service, "e")
     made = await create_run(service, note="x" * 199_900)
     names = [
-        (await create_job(service, experiment=experiment, experimentRun=run)).json["name"]
-        for _ in range(2)
+        (await create_job(service, experiment=experiment, experimentRun=run)).json["name"] for _ in range(2)
     ]
     shown = await service.result("GET", f"{CONTEXTS}/e-r")
     assert [job["custom_job_resource_name"] for job in shown["metadata"]["_custom_jobs"]] == names
@@ -307,10 +296,7 @@ async def test_job_with_a_missing_or_foreign_experiment_is_rejected(service: Api
     for spec, expected in (
         ({"experiment": f"{STORE}/contexts/e"}, {"job_spec.experiment"}),
         ({"experiment": "e"}, {"job_spec.experiment"}),
-        (
-            {"experimentRun": f"{STORE}/contexts/e-r"},
-            {"job_spec.experiment", "job_spec.experiment_run"},
-        ),
+        ({"experimentRun": f"{STORE}/contexts/e-r"}, {"job_spec.experiment", "job_spec.experiment_run"}),
     ):
         assert fields(await create_job(service, **spec)) == expected
     await create_run(service, "e")

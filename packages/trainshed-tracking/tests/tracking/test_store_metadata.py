@@ -17,14 +17,7 @@ from tests.contract.store.store_samples import make_job
 from tests.contract.store.study_samples import finished_operation
 from trainshed.core.errors import InvalidRequest, NotFound
 from trainshed.store.sqlite.database import Store
-from trainshed_tracking.metadata.records import (
-    EdgeRole,
-    Lineage,
-    Node,
-    NodeKind,
-    NodeName,
-    StoreName,
-)
+from trainshed_tracking.metadata.records import EdgeRole, Lineage, Node, NodeKind, NodeName, StoreName
 from trainshed_tracking.references import add_to_run
 from trainshed_tracking.stores import Stores
 
@@ -81,9 +74,7 @@ async def test_metadata_nodes_are_listed_by_age_and_by_links(stores: Stores) -> 
 
 
 async def test_deletion_of_a_metadata_node_keeps_linked_nodes(stores: Stores, store: Store) -> None:
-    await create_nodes(
-        stores, make_node(context("e")), make_node(context("r")), make_node(artifact("a"))
-    )
+    await create_nodes(stores, make_node(context("e")), make_node(context("r")), make_node(artifact("a")))
     await stores.metadata.link(
         [edge(context("e"), CHILD, context("r")), edge(context("r"), MEMBER, artifact("a"))]
     )
@@ -158,9 +149,7 @@ async def test_metadata_lineage_contains_connected_nodes(stores: Stores) -> None
     assert event == edge(train, OUTPUT, model)
 
 
-async def test_metadata_lineage_is_limited_in_size(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_metadata_lineage_is_limited_in_size(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainshed_tracking.metadata.table.MAX_LINEAGE", 8)
     writer, written = execution("w"), [artifact(f"a{number}") for number in range(12)]
     await create_nodes(stores, *map(make_node, (writer, *written)))

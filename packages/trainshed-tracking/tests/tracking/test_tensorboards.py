@@ -25,9 +25,7 @@ async def create_board(service: ApiService, **board: Any) -> str:
 
 async def create_run(service: ApiService) -> str:
     board = await create_board(service)
-    await service.result(
-        "POST", f"{board}/experiments?tensorboardExperimentId=e", {"source": "job"}
-    )
+    await service.result("POST", f"{board}/experiments?tensorboardExperimentId=e", {"source": "job"})
     runs = f"{board}/experiments/e/runs"
     await service.result("POST", f"{runs}?tensorboardRunId=r", {"displayName": "r"})
     return f"{runs}/r"
@@ -50,8 +48,7 @@ def scalars(series: str, *points: tuple[int, float]) -> dict[str, Any]:
 async def values(service: ApiService, series: str, **query: Any) -> list[tuple[int, float]]:
     data = (await service.result("GET", f"{series}:read?{urlencode(query)}"))["timeSeriesData"]
     return [
-        (int(point.get("step", 0)), point["scalar"].get("value", 0.0))
-        for point in data.get("values", [])
+        (int(point.get("step", 0)), point["scalar"].get("value", 0.0)) for point in data.get("values", [])
     ]
 
 
@@ -67,9 +64,7 @@ async def test_default_tensorboard_is_found_by_a_filter(service: ApiService) -> 
 
 
 @pytest.mark.parametrize("mask", ["displayName,labels", "display_name,labels"])
-async def test_update_mask_accepts_camel_case_and_snake_case(
-    service: ApiService, mask: str
-) -> None:
+async def test_update_mask_accepts_camel_case_and_snake_case(service: ApiService, mask: str) -> None:
     board = await create_board(service, description="kept")
     body = {"displayName": "new", "labels": {"a": "b"}, "description": "not taken"}
     done = await service.result("PATCH", f"{board}?updateMask={mask}", body)
@@ -80,9 +75,7 @@ async def test_update_mask_accepts_camel_case_and_snake_case(
     assert fields(await service.call("PATCH", f"{board}?updateMask=name", body)) == {"update_mask"}
 
 
-async def test_tensorboard_update_keeps_other_fields_and_rejects_a_stale_etag(
-    service: ApiService,
-) -> None:
+async def test_tensorboard_update_keeps_other_fields_and_rejects_a_stale_etag(service: ApiService) -> None:
     board = await create_board(service, description="kept", isDefault=True)
     etag = (await service.result("GET", board))["etag"]
     renamed = {"displayName": "new", "etag": etag}
@@ -94,9 +87,7 @@ async def test_tensorboard_update_keeps_other_fields_and_rejects_a_stale_etag(
     assert "description" not in await service.result("GET", board)
 
 
-async def test_tensorboard_with_experiments_and_runs_is_created_and_deleted(
-    service: ApiService,
-) -> None:
+async def test_tensorboard_with_experiments_and_runs_is_created_and_deleted(service: ApiService) -> None:
     run = await create_run(service)
     board, experiment = run.partition("/experiments")[0], run.partition("/runs")[0]
     assert (await service.result("GET", experiment))["source"] == "job"
@@ -104,9 +95,7 @@ async def test_tensorboard_with_experiments_and_runs_is_created_and_deleted(
         await service.result("POST", f"{experiment}/runs?tensorboardRunId=r{number}", {})
     page = await service.result("GET", f"{experiment}/runs?pageSize=2")
     assert [run["name"].rpartition("/")[2] for run in page["tensorboardRuns"]] == ["r", "r0"]
-    rest = await service.result(
-        "GET", f"{experiment}/runs?pageSize=2&pageToken={page['nextPageToken']}"
-    )
+    rest = await service.result("GET", f"{experiment}/runs?pageSize=2&pageToken={page['nextPageToken']}")
     assert [run["name"].rpartition("/")[2] for run in rest["tensorboardRuns"]] == ["r1", "r2"]
     narrowed = f"{experiment}/runs?{urlencode({'filter': 'display_name=r'})}"
     assert len((await service.result("GET", narrowed))["tensorboardRuns"]) == 1
@@ -133,13 +122,9 @@ async def test_creating_an_identical_time_series_returns_the_existing_time_serie
     assert fields(answer) == {"tensorboard_time_series.display_name"}
     assert "already exist" in answer.error["message"]
     other = f"{run}/timeSeries/{await create_series(service, run, 'acc')}"
-    renamed = await service.call(
-        "PATCH", f"{other}?updateMask=displayName", {"displayName": "loss"}
-    )
+    renamed = await service.call("PATCH", f"{other}?updateMask=displayName", {"displayName": "loss"})
     assert "already exist" in renamed.error["message"]
-    described = await service.result(
-        "PATCH", f"{other}?updateMask=description", {"description": "d"}
-    )
+    described = await service.result("PATCH", f"{other}?updateMask=description", {"description": "d"})
     assert (described["displayName"], described["description"]) == ("acc", "d")
 
 
@@ -196,8 +181,7 @@ async def test_runs_and_time_series_are_created_and_written_in_batches(service: 
     series = {"displayName": "loss", "valueType": "SCALAR", "pluginName": "scalars"}
     number = f"projects/{project_number('p1')}/"  # Programs use the project number.
     requests = [
-        {"parent": name.replace("projects/p1/", number), "tensorboardTimeSeries": series}
-        for name in names
+        {"parent": name.replace("projects/p1/", number), "tensorboardTimeSeries": series} for name in names
     ]
     made = await service.result("POST", f"{experiment}:batchCreate", {"requests": requests})
     ids = [entry["name"] for entry in made["tensorboardTimeSeries"]]
@@ -250,9 +234,7 @@ async def test_tensorboard_returns_its_blob_storage_path(service: ApiService) ->
     assert listed["blobStoragePathPrefix"] == answer["blobStoragePathPrefix"]
 
 
-async def test_unsupported_tensorboard_method_error_names_an_alternative(
-    service: ApiService,
-) -> None:
+async def test_unsupported_tensorboard_method_error_names_an_alternative(service: ApiService) -> None:
     answer = await service.call("GET", f"{await create_board(service)}:readUsage")
     assert answer.error["status"] == "UNIMPLEMENTED"
     assert "trainshed tensorboard JOB" in answer.error["message"]

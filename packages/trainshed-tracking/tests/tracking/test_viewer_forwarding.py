@@ -27,9 +27,7 @@ class Server:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with suppress(asyncio.IncompleteReadError):  # No request arrived.
                 self.requests.append(await reader.readuntil(b"\r\n\r\n"))
-                self.requests[-1] += (
-                    await reader.read(1000) if b"POST" in self.requests[-1] else b""
-                )
+                self.requests[-1] += await reader.read(1000) if b"POST" in self.requests[-1] else b""
                 writer.write(self.answer)
             writer.close()
 
@@ -80,9 +78,7 @@ async def forward_request(
     answer = await forward(line, Request(scope, receive), rules, asyncio.Event(), may_no_more)
     await answer.send(receive, send)
     start, *rest = sent
-    return ForwardedResponse(
-        start["status"], dict(start["headers"]), b"".join(m["body"] for m in rest)
-    )
+    return ForwardedResponse(start["status"], dict(start["headers"]), b"".join(m["body"] for m in rest))
 
 
 async def test_tensorboard_gets_no_credentials_and_sets_no_unsafe_headers(tmp_path: Path) -> None:
@@ -107,9 +103,7 @@ async def test_tensorboard_gets_no_credentials_and_sets_no_unsafe_headers(tmp_pa
     assert b"accept: text/html" in request
     for word in (b"cookie", b"secret", b"forwarded", b"example"):
         assert word not in request.lower()
-    assert answer == ForwardedResponse(
-        200, {b"content-type": b"text/html", b"content-length": b"4"}, b"page"
-    )
+    assert answer == ForwardedResponse(200, {b"content-type": b"text/html", b"content-length": b"4"}, b"page")
 
 
 async def test_tensorboard_form_is_forwarded_with_a_size_limit(tmp_path: Path) -> None:
@@ -143,12 +137,8 @@ async def test_response_smuggling_and_truncated_responses_are_rejected(tmp_path:
     ok = b"HTTP/1.1 200 OK\r\n"
     hints, sized = b"HTTP/1.1 103 Early Hints\r\nX: y\r\n\r\n", ok + b"Content-Length: 2\r\n\r\n{}"
     async with Server(hints + sized + sized).listening(tmp_path) as socket:
-        assert await forward_request(socket) == ForwardedResponse(
-            200, {b"content-length": b"2"}, b"{}"
-        )
-    async with Server(ok + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n").listening(
-        tmp_path
-    ) as socket:
+        assert await forward_request(socket) == ForwardedResponse(200, {b"content-length": b"2"}, b"{}")
+    async with Server(ok + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n").listening(tmp_path) as socket:
         with pytest.raises(NoResponse):
             await forward_request(socket)
 

@@ -55,9 +55,7 @@ class ViewerStarter:
         return self.made[-1]
 
 
-async def use(
-    pool: ViewerPool, name: str, start: Callable[[], Awaitable[ViewerProcess]]
-) -> ViewerProcess:
+async def use(pool: ViewerPool, name: str, start: Callable[[], Awaitable[ViewerProcess]]) -> ViewerProcess:
     async with pool.viewer(name, start) as viewer:
         return viewer
 

@@ -34,9 +34,7 @@ async def create_job(service: ApiService, name: str = "job", location: str = LOC
     return (await service.result("POST", f"{location}/customJobs", body))["name"].rpartition("/")[2]
 
 
-async def open_link(
-    service: ApiService, job: str, *others: Any, status: int = 200, token: str = ""
-) -> Any:
+async def open_link(service: ApiService, job: str, *others: Any, status: int = 200, token: str = "") -> Any:
     answer = await service.call(
         "POST", f"/trainshed/v1/jobs/{job}:tensorboard", {"others": list(others)}, token=token
     )
@@ -70,9 +68,7 @@ async def test_tensorboard_link_error_lists_all_faults(service: ApiService) -> N
     assert f"At most {MAX_JOBS}" in str(many)
 
 
-async def test_tensorboard_link_without_a_log_directory_explains_the_fix(
-    service: ApiService,
-) -> None:
+async def test_tensorboard_link_without_a_log_directory_explains_the_fix(service: ApiService) -> None:
     body = custom_job()
     body["jobSpec"].pop("baseOutputDirectory", None)
     answer = await service.call("POST", JOBS, body)
@@ -97,10 +93,7 @@ async def test_tensorboard_view_is_protected_from_path_traversal(service: ApiSer
 
     shown = await request(f"{path}data/runs")
     assert shown.body == f"{view} /data/runs".encode(), "the signature is not forwarded"
-    assert (shown.headers["cache-control"], shown.headers["referrer-policy"]) == (
-        "no-store",
-        "no-referrer",
-    )
+    assert (shown.headers["cache-control"], shown.headers["referrer-policy"]) == ("no-store", "no-referrer")
     for other in (f"{first}/{mark}/data/runs", f"{second}-{first}/{mark}/", f"{view}/"):
         assert (await request(other)).status == 401
     for where in (f"{path}../../{first}/", "%2e%2e/", "x/y", f"{path}%2f"):
@@ -157,9 +150,7 @@ def job(uid: int, title: str, where: str = "gs://b/x") -> Job:
 
 async def labels(*works: Job) -> list[str | None]:
     store: Any = FakeJobStore(*works)
-    return [
-        directory.label for directory in await directories_of(store, [work.uid for work in works])
-    ]
+    return [directory.label for directory in await directories_of(store, [work.uid for work in works])]
 
 
 async def test_directory_labels_are_unique_and_safe_from_path_traversal() -> None:
@@ -180,10 +171,7 @@ async def test_tensorboard_view_of_many_trials_shows_the_newest() -> None:
     store: Any = FakeJobStore(above, below=tried)
     directories = await directories_of(store, [above.uid])
     assert len(directories) == MAX_DIRECTORIES
-    assert (directories[0].label, directories[-1].label) == (
-        "trial-2",
-        f"trial-{MAX_DIRECTORIES + 1}",
-    )
+    assert (directories[0].label, directories[-1].label) == ("trial-2", f"trial-{MAX_DIRECTORIES + 1}")
 
 
 async def test_tensorboard_view_of_a_deleted_job_is_not_found() -> None:

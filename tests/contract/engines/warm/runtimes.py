@@ -24,8 +24,7 @@ MINORS = [(3, minor) for minor in range(7, 15)] if SOAKS else [OWN]
 #: Modules of the base in addition to `framework`. Each does during its import what its name describes.
 IMPORTED = {
     "framework": FRAMEWORK,
-    "threaded": "import threading\n"
-    "threading.Thread(target=threading.Event().wait, daemon=True).start()\n",
+    "threaded": "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n",
     "open_file": "FILE = open('/etc/hostname')\n",
     "dies": "import os\nos._exit(3)\n",
 }

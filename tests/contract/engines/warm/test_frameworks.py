@@ -54,8 +54,7 @@ async def test_framework_behaves_the_same_after_a_warm_start(
     assert notice.startswith("started warm: ") and sheet.preloads[-1] in notice, notice
     warm = runtime.warm(*sheet.preloads)
     cold_outcome, warm_outcome = [
-        await outcome(harness, await start(harness, runtime, "trains", warm=how))
-        for how in (None, warm)
+        await outcome(harness, await start(harness, runtime, "trains", warm=how)) for how in (None, warm)
     ]
     assert cold_outcome.exit_code == 1 and cold_outcome.output, cold_outcome
     assert warm_outcome == cold_outcome, differences(cold_outcome, warm_outcome)

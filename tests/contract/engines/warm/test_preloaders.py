@@ -26,9 +26,7 @@ async def test_module_that_cannot_be_preloaded_causes_a_cold_start(
         "dies": "the process that imported its frameworks ended with 3",
     }
     for module, why in causes.items():
-        assert (await prepare_preloader(harness, runtime, module)).startswith(
-            f"started cold: {why}"
-        )
+        assert (await prepare_preloader(harness, runtime, module)).startswith(f"started cold: {why}")
 
 
 async def test_job_whose_imports_differ_from_the_preloader_starts_cold_with_a_reason(
@@ -52,9 +50,7 @@ async def test_job_whose_imports_differ_from_the_preloader_starts_cold_with_a_re
     assert "being imported for the programs that follow" in await start_notice(harness, uid)
 
 
-async def test_killed_preloader_does_not_affect_programs(
-    harness: EngineHarness, runtime: ToyRuntime
-) -> None:
+async def test_killed_preloader_does_not_affect_programs(harness: EngineHarness, runtime: ToyRuntime) -> None:
     await prepare_preloader(harness, runtime)
     runs = await start(harness, runtime, "late", warm=runtime.warm())
     os.kill(stopped := preloader_pid(), signal.SIGSTOP)
@@ -67,9 +63,7 @@ async def test_killed_preloader_does_not_affect_programs(
     assert await prepare_preloader(harness, runtime) == WARM
 
 
-async def test_warm_program_survives_a_service_restart(
-    harness: EngineHarness, runtime: ToyRuntime
-) -> None:
+async def test_warm_program_survives_a_service_restart(harness: EngineHarness, runtime: ToyRuntime) -> None:
     await prepare_preloader(harness, runtime)
     uid = await start(harness, runtime, "late", warm=runtime.warm())
     await harness.wait_for_start(uid)

@@ -65,9 +65,7 @@ async def test_programs_after_warm_starts_have_different_random_numbers(
     assert (frozen, seed) == (same, same_seed)
 
 
-async def test_autopsy_of_a_warm_program_can_be_opened(
-    harness: EngineHarness, runtime: ToyRuntime
-) -> None:
+async def test_autopsy_of_a_warm_program_can_be_opened(harness: EngineHarness, runtime: ToyRuntime) -> None:
     await harness.restart(warm_idle=60.0, rules={"autopsy_ttl": HOUR})
     await prepare_preloader(harness, runtime)
     uid = await start(harness, runtime, "coded", warm=runtime.warm())

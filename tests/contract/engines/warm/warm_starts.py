@@ -45,9 +45,7 @@ async def start(
 async def start_notice(harness: EngineHarness, uid: JobUid) -> str:
     """Return the notice about the start; "" for a program without preloaded imports."""
     await harness.end(uid)
-    return " ".join(
-        event.text for event in harness.events_of(uid) if isinstance(event, ReplicaNoted)
-    )
+    return " ".join(event.text for event in harness.events_of(uid) if isinstance(event, ReplicaNoted))
 
 
 async def prepare_preloader(
@@ -109,9 +107,7 @@ def differences(cold: Outcome, warm: Outcome) -> object:
         return None
     try:
         shown, other = json.loads(cold.output[0]), json.loads(warm.output[0])
-        different = {
-            name: (shown[name], other[name]) for name in shown if shown[name] != other[name]
-        }
+        different = {name: (shown[name], other[name]) for name in shown if shown[name] != other[name]}
     except (ValueError, IndexError, KeyError, TypeError):
         return cold, warm
     return different or (cold, warm)

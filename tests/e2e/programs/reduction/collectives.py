@@ -15,26 +15,20 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.data import DataLoader
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-LARGE = (
-    70_001  # Elements. With 4 bytes each, more than the minimum for reducers, and several chunks.
-)
+LARGE = 70_001  # Elements. With 4 bytes each, more than the minimum for reducers, and several chunks.
 HALVES = (torch.float16, torch.bfloat16)
 
 
 def inputs(dtype=torch.float32, count=LARGE, seed=0, ranks=None):
     """Return the tensors of all ranks, which each rank can compute."""
     return [
-        (100 * torch.randn(count, generator=torch.Generator().manual_seed(97 * seed + rank))).to(
-            dtype
-        )
+        (100 * torch.randn(count, generator=torch.Generator().manual_seed(97 * seed + rank))).to(dtype)
         for rank in (range(WORLD) if ranks is None else ranks)
     ]
 
 
 def in_order(tensors, average=False):
-    total = tensors[0].to(
-        torch.float32 if tensors[0].dtype in HALVES else tensors[0].dtype, copy=True
-    )
+    total = tensors[0].to(torch.float32 if tensors[0].dtype in HALVES else tensors[0].dtype, copy=True)
     for tensor in tensors[1:]:
         total += tensor
     return (total / len(tensors) if average else total).to(tensors[0].dtype)

@@ -21,14 +21,7 @@ def inputs(dtype, count):
 
 
 def check_exact():
-    for dtype in (
-        torch.float32,
-        torch.float64,
-        torch.float16,
-        torch.bfloat16,
-        torch.int32,
-        torch.int64,
-    ):
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
         for count in (1_500_000, 5_000_003):
             tensors = inputs(dtype, count)
             half = dtype in (torch.float16, torch.bfloat16)
@@ -57,9 +50,7 @@ def check_order():
 
 def check_futures():
     tensor = torch.full((3_000_000,), float(RANK), device="cuda")
-    future = (
-        dist.all_reduce(tensor, async_op=True).get_future().then(lambda done: 2 * done.value()[0])
-    )
+    future = dist.all_reduce(tensor, async_op=True).get_future().then(lambda done: 2 * done.value()[0])
     assert future.wait().unique().tolist() == [2 * sum(range(WORLD))]
 
 
@@ -83,9 +74,7 @@ def check_overlap():
 
 def check_ddp():
     torch.manual_seed(1)
-    bare = torch.nn.Sequential(
-        torch.nn.Linear(256, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 256)
-    )
+    bare = torch.nn.Sequential(torch.nn.Linear(256, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 256))
     model = DistributedDataParallel(bare.cuda(), device_ids=[0])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(4):

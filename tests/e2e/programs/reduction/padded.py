@@ -57,9 +57,7 @@ def main():
     node = SlowNode()
     pipeline = Pipeline(Doubling(), None, "cuda", node)
     tensors = [torch.full((COUNT,), float(number), device="cuda") for number in range(SUMS)]
-    works = [
-        pipeline.submit(tensor, Reduction.SUM, number) for number, tensor in enumerate(tensors)
-    ]
+    works = [pipeline.submit(tensor, Reduction.SUM, number) for number, tensor in enumerate(tensors)]
     for number, (tensor, work) in enumerate(zip(tensors, works, strict=True)):
         work.wait()
         assert tensor.unique().tolist() == [2.0 * number], number

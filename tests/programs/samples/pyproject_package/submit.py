@@ -12,18 +12,7 @@ project, region = os.environ["PROJECT_ID"], os.environ["REGION"]
 bucket_name = os.environ["BUCKET_NAME"]
 
 subprocess.run(
-    [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        "dist",
-        ".",
-    ],
+    [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "dist", "."],
     check=True,
 )
 (wheel,) = os.listdir("dist")
@@ -53,9 +42,7 @@ custom_job = {
         "scheduling": {"timeout": {"seconds": 3600}},
     },
 }
-job = client.create_custom_job(
-    parent=f"projects/{project}/locations/{region}", custom_job=custom_job
-)
+job = client.create_custom_job(parent=f"projects/{project}/locations/{region}", custom_job=custom_job)
 print(job.name, job.state)
 done = {
     aiplatform_v1.JobState.JOB_STATE_SUCCEEDED,

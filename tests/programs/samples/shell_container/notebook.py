@@ -4,9 +4,9 @@ import os
 from google.cloud import aiplatform, storage
 
 BUCKET = os.environ["BUCKET_NAME"]
-storage.Client(project=os.environ["PROJECT_ID"]).bucket(BUCKET).blob(
-    "numbers.txt"
-).upload_from_string("1\n2\n3\n6\n")
+storage.Client(project=os.environ["PROJECT_ID"]).bucket(BUCKET).blob("numbers.txt").upload_from_string(
+    "1\n2\n3\n6\n"
+)
 
 # %%
 aiplatform.init(
@@ -16,9 +16,7 @@ aiplatform.init(
     api_endpoint=os.environ["TRAINSHED_ENDPOINT"],
     api_transport="rest",
 )
-job = aiplatform.CustomContainerTrainingJob(
-    display_name="mean", container_uri=os.environ["IMAGE_URI"]
-)
+job = aiplatform.CustomContainerTrainingJob(display_name="mean", container_uri=os.environ["IMAGE_URI"])
 
 # %%
 job.run(

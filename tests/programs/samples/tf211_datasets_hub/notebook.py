@@ -4,9 +4,9 @@ import os
 from google.cloud import aiplatform, storage
 
 BUCKET = os.environ["BUCKET_NAME"]
-storage.Client(project=os.environ["PROJECT_ID"]).bucket(BUCKET).blob(
-    "reviews.csv"
-).upload_from_filename("data/reviews.csv")
+storage.Client(project=os.environ["PROJECT_ID"]).bucket(BUCKET).blob("reviews.csv").upload_from_filename(
+    "data/reviews.csv"
+)
 aiplatform.init(
     project=os.environ["PROJECT_ID"],
     location=os.environ["REGION"],

@@ -20,9 +20,7 @@ class Reviews(tfds.core.GeneratorBasedBuilder):
     def _info(self):
         features = {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(num_classes=2)}
         return tfds.core.DatasetInfo(
-            builder=self,
-            features=tfds.features.FeaturesDict(features),
-            supervised_keys=("text", "label"),
+            builder=self, features=tfds.features.FeaturesDict(features), supervised_keys=("text", "label")
         )
 
     def _split_generators(self, dl_manager):

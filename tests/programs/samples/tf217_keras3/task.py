@@ -30,9 +30,7 @@ model.fit(
     validation_split=0.2,
     epochs=EPOCHS,
     callbacks=[
-        keras.callbacks.TensorBoard(
-            log_dir=os.environ["AIP_TENSORBOARD_LOG_DIR"], histogram_freq=1
-        ),
+        keras.callbacks.TensorBoard(log_dir=os.environ["AIP_TENSORBOARD_LOG_DIR"], histogram_freq=1),
         keras.callbacks.ModelCheckpoint(
             os.path.join(checkpoint_dir, "weights-{epoch:02d}.weights.h5"), save_weights_only=True
         ),

@@ -15,10 +15,7 @@ storage.Client(project=os.environ["PROJECT_ID"]).bucket(BUCKET).blob(
 ).upload_from_filename("dist/trainer-0.1.tar.gz")
 
 ml = discovery.build(
-    "ml",
-    "v1",
-    static_discovery=True,
-    client_options={"api_endpoint": os.environ["TRAINSHED_ENDPOINT"]},
+    "ml", "v1", static_discovery=True, client_options={"api_endpoint": os.environ["TRAINSHED_ENDPOINT"]}
 )
 body = {
     "jobId": "mwms_%d" % time.time(),
@@ -36,6 +33,4 @@ body = {
         "args": ["--epochs", "3"],
     },
 }
-print(
-    ml.projects().jobs().create(parent="projects/" + os.environ["PROJECT_ID"], body=body).execute()
-)
+print(ml.projects().jobs().create(parent="projects/" + os.environ["PROJECT_ID"], body=body).execute())

@@ -8,9 +8,7 @@ dist.init_process_group("gloo")
 rank, local_rank, world = dist.get_rank(), int(os.environ["LOCAL_RANK"]), dist.get_world_size()
 print(f"rank {rank} of {world}, local rank {local_rank}", flush=True)
 torch.manual_seed(rank)
-model = nn.parallel.DistributedDataParallel(
-    nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
-)
+model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
 for step in range(100):
     x = torch.rand(32, 3)

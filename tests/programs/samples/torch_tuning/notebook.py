@@ -37,9 +37,7 @@ worker_pool_specs = [
     }
 ]
 my_custom_job = aiplatform.CustomJob(
-    display_name="digits",
-    worker_pool_specs=worker_pool_specs,
-    base_output_dir=f"gs://{BUCKET}/digits",
+    display_name="digits", worker_pool_specs=worker_pool_specs, base_output_dir=f"gs://{BUCKET}/digits"
 )
 hp_job = aiplatform.HyperparameterTuningJob(
     display_name="digits-tuning",

@@ -35,9 +35,7 @@ async def serve_worker(address):
 
 
 async def train(args, workers):
-    async with Scheduler(
-        port=SCHEDULER_PORT, dashboard=False, host=socket.gethostname()
-    ) as scheduler:
+    async with Scheduler(port=SCHEDULER_PORT, dashboard=False, host=socket.gethostname()) as scheduler:
         async with Client(scheduler.address, asynchronous=True) as client:
             print("dashboard", client.dashboard_link)
             await client.wait_for_workers(workers, timeout=120)

@@ -34,11 +34,7 @@ class Admission:
     """
 
     def __init__(
-        self,
-        client: ApiClient,
-        service: str,
-        changed: Callable[[], None],
-        is_wanted: Callable[[str], bool],
+        self, client: ApiClient, service: str, changed: Callable[[], None], is_wanted: Callable[[str], bool]
     ) -> None:
         self._client = client
         self._service = service
@@ -61,8 +57,7 @@ class Admission:
                 await collection.list()
             except ApiFailure as failure:
                 raise start_error(
-                    failure,
-                    "Kueue's workloads (to grant this right, set kueue=true in the Helm chart)",
+                    failure, "Kueue's workloads (to grant this right, set kueue=true in the Helm chart)"
                 ) from failure
             self._tasks.keep(collection.follow, f"kubernetes: watching {path}")
         self._tasks.begin(self._delete_strays(), "kubernetes: deleting old workloads")
@@ -84,9 +79,7 @@ class Admission:
         would keep the unsuccessful Pods and their quota for replacements."""
         name = kueue.group(allocation)
         if where in self._collections and not self._is_wanted(name):
-            self._tasks.begin(
-                self._delete_workload(where, name), f"kubernetes: ending workload {name}"
-            )
+            self._tasks.begin(self._delete_workload(where, name), f"kubernetes: ending workload {name}")
 
     async def _delete_workload(self, where: str, name: str) -> None:
         """Delete the workload of an attempt that has no Pods. Does nothing if the attempt requests a Pod

@@ -89,9 +89,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
 def _interpreter_directories(context: EngineContext) -> list[str]:
     """Return the directories of Python interpreters that are outside the cache and that environments use.
     Pods receive these directories in addition to the cache."""
-    directories = {
-        prefix.parent for prefix in context.interpreters() if str(prefix) not in SHARED_PREFIXES
-    }
+    directories = {prefix.parent for prefix in context.interpreters() if str(prefix) not in SHARED_PREFIXES}
     return sorted(str(home) for home in directories if not home.is_relative_to(context.cache))
 
 

@@ -132,11 +132,7 @@ class ApiClient:
         return _decode(await self._call("GET", path), kind)
 
     async def create(
-        self,
-        path: str,
-        manifest: Mapping[str, Any],
-        kind: type[T],
-        params: Mapping[str, str] | None = None,
+        self, path: str, manifest: Mapping[str, Any], kind: type[T], params: Mapping[str, str] | None = None
     ) -> T:
         """Create an object. Raises ApiFailure if the API rejects the request, and ClusterUnavailable if the
         API does not respond."""
@@ -224,9 +220,7 @@ class ApiClient:
         headers = {"Content-Type": "application/json"} if body is not None else None
         content = msgspec.json.encode(body) if body is not None else None
         try:
-            answer = await self._http.request(
-                method, path, params=params, content=content, headers=headers
-            )
+            answer = await self._http.request(method, path, params=params, content=content, headers=headers)
         except _TRANSPORT_ERRORS as failure:
             raise ClusterUnavailable(_connection_error(self.server, failure)) from failure
         if answer.is_error:
@@ -267,9 +261,7 @@ def _decode(answer: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(answer, type=kind)
     except (ValueError, RecursionError) as failure:
-        raise ClusterUnavailable(
-            f"cannot parse the response of the Kubernetes API: {failure}"
-        ) from failure
+        raise ClusterUnavailable(f"cannot parse the response of the Kubernetes API: {failure}") from failure
 
 
 def _error_of(answer: httpx2.Response) -> ApiFailure | ClusterUnavailable:

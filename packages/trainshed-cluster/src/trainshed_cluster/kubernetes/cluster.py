@@ -62,9 +62,7 @@ after it has sent a signal to the agent."""
 _DELETE_GRACE = 1
 """Grace period in seconds when the Pod of a finished agent is deleted."""
 _NODES, _PODS = "/api/v1/nodes", "/api/v1/pods"
-_UNOBSERVED_END = AllocationEnd(
-    Cause.AGENT_LOST, "its Pod no longer exists, and its end was not observed"
-)
+_UNOBSERVED_END = AllocationEnd(Cause.AGENT_LOST, "its Pod no longer exists, and its end was not observed")
 
 
 class KubernetesCluster:
@@ -182,11 +180,7 @@ class KubernetesCluster:
         return Owner(account=namespace)
 
     async def acquire(
-        self,
-        name: AllocationName,
-        needs: Sequence[NodeNeed],
-        *,
-        avoid: Collection[str] | None = None,
+        self, name: AllocationName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
     ) -> Allocation:
         (need,) = needs
         self._needs[name] = need
@@ -209,27 +203,18 @@ class KubernetesCluster:
             self._mark_changed()
         return Allocation(name, pod.metadata.uid, (pod.spec.node_name,))
 
-    async def start_agent(
-        self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes
-    ) -> None:
+    async def start_agent(self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes) -> None:
         if tuple(argv) != self._command:
             raise ValueError("all agents of a cluster must be started by the same command")
         pod = self._own.pods.get(allocation.name)
-        if (
-            pod is None
-            or pod.metadata.uid not in self._own.waiting_uids
-            or pod.is_leaving
-            or pod.is_over
-        ):
+        if pod is None or pod.metadata.uid not in self._own.waiting_uids or pod.is_leaving or pod.is_over:
             # The Pod is not waiting for an agent's startup data: it already had an agent, or an earlier start
             # was interrupted. Replace the Pod.
             need = replace(self._needs[allocation.name], node=node)
             pod = await self._running_pod(allocation.name, need, is_replacement=True)
         self._own.waiting_uids.discard(pod.metadata.uid)
         try:
-            is_confirmed = await self._api.attach(
-                _path(pod), manifests.CONTAINER, stdin, DOCUMENT_READ
-            )
+            is_confirmed = await self._api.attach(_path(pod), manifests.CONTAINER, stdin, DOCUMENT_READ)
         except ApiFailure as failure:
             # Attaching to a container that has just ended fails. Report the container's end, because it
             # explains more than the API's error.
@@ -384,9 +369,7 @@ class KubernetesCluster:
         """Raise ClusterUnavailable if no Pod can start on this node."""
         assert self._nodes is not None
         known = self._nodes.objects.get(node)
-        state, cause = (
-            node_state(known)[:2] if known else (NodeState.GONE, "the cluster does not list it")
-        )
+        state, cause = node_state(known)[:2] if known else (NodeState.GONE, "the cluster does not list it")
         if state is not NodeState.UP:
             raise ClusterUnavailable(f"Pods cannot start on node {node}: {cause}")
 
@@ -522,9 +505,7 @@ class KubernetesCluster:
         """Return whether an attempt has allocations, or requests for allocations. `group`: the attempt's name
         in Kueue."""
         live = (
-            name
-            for name, pod in self._own.pods.items()
-            if name not in self._own.released and not pod.is_over
+            name for name, pod in self._own.pods.items() if name not in self._own.released and not pod.is_over
         )
         return any(kueue.group(name) == group for name in (*self._needs, *live))
 
@@ -544,9 +525,7 @@ class KubernetesCluster:
         except ApiFailure as failure:
             if failure.status != 403:
                 raise
-            log.warning(
-                "kubernetes: cannot list other Pods (%s): their resources are not counted", failure
-            )
+            log.warning("kubernetes: cannot list other Pods (%s): their resources are not counted", failure)
         else:
             self._pods = [all_pods]
             return

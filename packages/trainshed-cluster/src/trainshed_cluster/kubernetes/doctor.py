@@ -15,12 +15,7 @@ from trainshed_cluster.kubernetes.build import pod_command
 from trainshed_cluster.kubernetes.objects import ClusterNode, Pod, Review, Version
 from trainshed_cluster.kubernetes.routes import Routes
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse
-from trainshed_cluster.remote.cluster import (
-    AllocationName,
-    ClusterRefused,
-    ClusterUnavailable,
-    NodeNeed,
-)
+from trainshed_cluster.remote.cluster import AllocationName, ClusterRefused, ClusterUnavailable, NodeNeed
 from trainshed_cluster.remote.options import check_address
 
 TESTED = "1.20.2"
@@ -147,9 +142,7 @@ class Examination:
                     yield _finding("no_right", right=right, where=f"of namespace {namespace}")
 
     async def _has_right(self, right: Right, namespace: str | None) -> bool:
-        return (
-            await self._client.create(_REVIEWS, right.access_review(namespace), Review)
-        ).status.allowed
+        return (await self._client.create(_REVIEWS, right.access_review(namespace), Review)).status.allowed
 
     async def _admission(self, namespace: str) -> Finding:
         """Check by a dry run of the API whether the cluster would admit a Pod of a job."""
@@ -192,9 +185,7 @@ class Examination:
 
 def _example(settings: KubernetesSettings, namespace: str) -> dict[str, Any]:
     machine, allocation = MachineWanted(_MACHINE), AllocationName("doctor", JobUid(1), 1, 0)
-    need = NodeNeed(
-        "any", 1, 1.0, 1 << 30, machine=machine, replica="doctor-0", hostname="trainshed-doctor"
-    )
+    need = NodeNeed("any", 1, 1.0, 1 << 30, machine=machine, replica="doctor-0", hostname="trainshed-doctor")
     route, cache = Routes(settings).of(machine), "/srv/trainshed/cache"
     pod = manifests.pod(settings, route, None, allocation, need, command=pod_command(), cache=cache)
     pod["metadata"]["namespace"] = namespace

@@ -49,10 +49,7 @@ def pod_name(need: NodeNeed, allocation: AllocationName, again: int = 0) -> str:
     """Return the name of a replica's Pod. It consists of the hostname, the attempt, the number of the
     allocation, and `again`, the number of earlier Pods, unless that is 0. `again` makes the name unique,
     because an ended Pod may keep its name for a minute."""
-    base = (
-        _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-")
-        or f"trainshed-{allocation.job_uid}"
-    )
+    base = _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-") or f"trainshed-{allocation.job_uid}"
     # Shorten the first part of the name: the API allows 253 characters, some of which the suffix needs.
     return f"{base[:230]}-{allocation.attempt}-{allocation.index}" + (f"-{again}" if again else "")
 
@@ -97,9 +94,7 @@ def pod(
         beside: Further directories of content, which also have the same paths in Pods.
         again: Number of earlier Pods of the allocation.
     """
-    own_selector = dict(route.node_selector) | dict(
-        accelerator.node_selector if accelerator else {}
-    )
+    own_selector = dict(route.node_selector) | dict(accelerator.node_selector if accelerator else {})
     context: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     if settings.run_as:
         own = settings.run_as
@@ -165,9 +160,7 @@ def escape(argument: str) -> str:
     return argument.replace("$", "$$")
 
 
-def _labels(
-    settings: KubernetesSettings, allocation: AllocationName, need: NodeNeed
-) -> dict[str, str]:
+def _labels(settings: KubernetesSettings, allocation: AllocationName, need: NodeNeed) -> dict[str, str]:
     pool, _, _ = need.replica.partition("-")
     labels = {
         "app.kubernetes.io/name": "training-job",
@@ -186,9 +179,7 @@ def _labels(
 def _affinity(operator: Literal["In", "NotIn"], nodes: Collection[str]) -> dict[str, Any]:
     """Return a node affinity that requires (`In`) or excludes (`NotIn`) the given nodes. It is used instead
     of `nodeName`, as in DaemonSets, so that the scheduler still checks resources and taints."""
-    fields = [
-        {"key": "metadata.name", "operator": operator, "values": [node]} for node in sorted(nodes)
-    ]
+    fields = [{"key": "metadata.name", "operator": operator, "values": [node]} for node in sorted(nodes)]
     terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
     return {"requiredDuringSchedulingIgnoredDuringExecution": terms} if fields else {}
 
@@ -200,11 +191,7 @@ def _tolerations(route: KubernetesRoute) -> list[dict[str, Any]]:
     silent for a whole lease (a setting, in seconds).
     """
     own = [
-        {
-            key: value
-            for key, value in (("key", toleration.key), ("operator", toleration.operator))
-            if value
-        }
+        {key: value for key, value in (("key", toleration.key), ("operator", toleration.operator)) if value}
         | ({"value": toleration.value} if toleration.operator == "Equal" else {})
         | ({"effect": toleration.effect} if toleration.effect else {})
         for toleration in route.tolerations
@@ -247,11 +234,7 @@ def _container(
         "volumeMounts": [
             {"name": _SCRATCH, "mountPath": DIRECTORY},
             {"name": _SHM, "mountPath": "/dev/shm"},
-            *(
-                [{"name": _CARRIED, "mountPath": PYTHON_DIRECTORY, "readOnly": True}]
-                if need.image
-                else []
-            ),
+            *([{"name": _CARRIED, "mountPath": PYTHON_DIRECTORY, "readOnly": True}] if need.image else []),
             *(
                 [{"name": _HOSTS, "mountPath": HOSTS_FILE, "subPath": _HOSTS}]
                 if _has_own_hosts(settings, need)
@@ -331,9 +314,7 @@ def _subdirectory(path: str) -> str:
     return f"beside-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
 
-def _volumes(
-    settings: KubernetesSettings, need: NodeNeed, beside: Sequence[str]
-) -> list[Mapping[str, Any]]:
+def _volumes(settings: KubernetesSettings, need: NodeNeed, beside: Sequence[str]) -> list[Mapping[str, Any]]:
     where: dict[str, Any] = {"name": _CACHE}
     if settings.cache_claim:
         where["persistentVolumeClaim"] = {"claimName": settings.cache_claim}
@@ -352,9 +333,7 @@ def _volumes(
     ]
 
 
-def _further_volumes(
-    settings: KubernetesSettings, beside: Sequence[str]
-) -> Iterable[Mapping[str, Any]]:
+def _further_volumes(settings: KubernetesSettings, beside: Sequence[str]) -> Iterable[Mapping[str, Any]]:
     """Return the volumes for `beside`, the directories outside the cache whose files Pods also need. If the
     cache is in a PersistentVolumeClaim, the result is empty, because that volume also stores these
     directories.

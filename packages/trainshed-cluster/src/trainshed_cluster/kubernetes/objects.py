@@ -10,9 +10,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-_QUANTITY = re.compile(
-    r"([+-]?[0-9]{1,30}(?:\.[0-9]{0,30})?)([eE][+-]?[0-9]{1,3}|[numkMGTPE]|[KMGTPE]i)?"
-)
+_QUANTITY = re.compile(r"([+-]?[0-9]{1,30}(?:\.[0-9]{0,30})?)([eE][+-]?[0-9]{1,3}|[numkMGTPE]|[KMGTPE]i)?")
 _DECIMAL: Final[Mapping[str, float]] = {
     **{"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3},
     **{"M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18},
@@ -223,9 +221,7 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
     def _waiting_one(self) -> ContainerStatus | None:
         # The containers start in order, so the first waiting container delays all later containers. Return
         # its state.
-        return next(
-            (status for status in (*self._before, *self._statuses) if status.state.waiting), None
-        )
+        return next((status for status in (*self._before, *self._statuses) if status.state.waiting), None)
 
     @property
     def _before(self) -> tuple[ContainerStatus, ...]:

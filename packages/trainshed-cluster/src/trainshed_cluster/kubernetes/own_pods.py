@@ -44,9 +44,7 @@ class OwnPods:
             for uids in (self.waiting_uids, self.deleted_uids):
                 uids.discard(pod.metadata.uid)
             return
-        if known is not None and manifests.predecessor_count(known) > manifests.predecessor_count(
-            pod
-        ):
+        if known is not None and manifests.predecessor_count(known) > manifests.predecessor_count(pod):
             return  # Ignore an older Pod of the allocation. It has ended or will end.
         if not pod.is_over and not pod.is_running:
             self.waiting_uids.add(pod.metadata.uid)

@@ -97,9 +97,7 @@ class Registries:
         if manifest.config is None:
             manifest = repository.manifest(_choose_manifest(manifest))
         if manifest.config is None:
-            raise UnreadableImage(
-                f"the registry {host} stores an object of that name that is not an image"
-            )
+            raise UnreadableImage(f"the registry {host} stores an object of that name that is not an image")
         configuration = repository.get(f"blobs/{manifest.config.digest}", _Configuration, ())
         started = configuration.config or _ImageConfig()
         return Image(
@@ -107,9 +105,7 @@ class Registries:
             digest=manifest.config.digest.removeprefix("sha256:"),
             entrypoint=started.entrypoint or (),
             command=started.cmd or (),
-            environ=tuple(
-                (name, value) for name, _, value in (v.partition("=") for v in started.env or ())
-            ),
+            environ=tuple((name, value) for name, _, value in (v.partition("=") for v in started.env or ())),
             workdir=started.working_dir or None,
             user=started.user or None,
         )
@@ -131,9 +127,7 @@ class Registries:
             raise UnreadableImage(
                 f"cannot read the registry credentials in {self._auth} ({failure})"
             ) from failure
-        names = [host, f"https://{host}", "https://index.docker.io/v1/"][
-            : 2 + (host == _DOCKER_HUB)
-        ]
+        names = [host, f"https://{host}", "https://index.docker.io/v1/"][: 2 + (host == _DOCKER_HUB)]
         return next((known[name].get("auth") for name in names if name in known), None)
 
 
@@ -206,9 +200,7 @@ def _fetch(url: str, headers: Mapping[str, str], authorization: str | None) -> b
         raise
     except (OSError, ValueError, http.client.HTTPException) as failure:
         reason = getattr(failure, "reason", failure)
-        raise UnreadableImage(
-            f"the registry {_host_of(url)} does not respond ({reason})"
-        ) from failure
+        raise UnreadableImage(f"the registry {_host_of(url)} does not respond ({reason})") from failure
     if len(content) > _MAX_BYTES:
         raise UnreadableImage(
             f"the registry {_host_of(url)} sent more than {_MAX_BYTES >> 20} MiB, which is the limit"

@@ -7,12 +7,7 @@ from msgspec import Struct
 
 from trainshed.core.capacity import Acceptance, MachineWanted, Route
 from trainshed_cluster.kubernetes.objects import ClusterNode, Taint
-from trainshed_cluster.kubernetes.settings import (
-    Accelerator,
-    KubernetesSettings,
-    MachineRoute,
-    Toleration,
-)
+from trainshed_cluster.kubernetes.settings import Accelerator, KubernetesSettings, MachineRoute, Toleration
 
 CONDITION_PREFIX = "node.kubernetes.io/"
 """Prefix of taints that Kubernetes sets for a node's temporary condition."""
@@ -44,9 +39,7 @@ class Routes:
     type applies. The last route matches every type."""
 
     def __init__(self, settings: KubernetesSettings) -> None:
-        self._all = tuple(
-            _resolve(route, settings) for route in (*settings.machines, MachineRoute())
-        )
+        self._all = tuple(_resolve(route, settings) for route in (*settings.machines, MachineRoute()))
         self._routes = tuple(route.route for route in self._all)
         self._accelerators = settings.accelerators
 

@@ -23,8 +23,7 @@ _Project = Annotated[str, msgspec.Meta(pattern=r"^[^/\x00-\x20]{1,100}$")]
 _Address = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{0,253}$")]
 _Path = Annotated[str, msgspec.Meta(pattern=r"^(/[^\x00-\x1f]{0,500})?$")]
 _Key = Annotated[
-    str,
-    msgspec.Meta(pattern=r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"),
+    str, msgspec.Meta(pattern=r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")
 ]
 _Value = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{0,63}$")]
 _Image = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./:@+-]{0,500}$")]
@@ -90,9 +89,7 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     #: Storage of the content that Pods receive. /PATH = a directory of each node, shared by the Pods there.
     #: claim:NAME = the volume of the PersistentVolumeClaim NAME. None = each Pod stores the content itself,
     #: for its lifetime.
-    cache: (
-        Annotated[str, msgspec.Meta(pattern=rf"^(/[^\x00-\x1f]{{0,500}}|claim:{_LABEL})?$")] | None
-    ) = None
+    cache: Annotated[str, msgspec.Meta(pattern=rf"^(/[^\x00-\x1f]{{0,500}}|claim:{_LABEL})?$")] | None = None
     #: Number of vCPUs of a machine type that correspond to one CPU of the cluster.
     overcommit: Annotated[float, msgspec.Meta(ge=1, le=100)] = 1.0
     #: Labels that a node must have to run jobs.
@@ -156,9 +153,7 @@ def _wrong(settings: KubernetesSettings) -> Iterator[str]:
     yield from _wrong_accelerators(settings)
     yield from wrong_machines(settings.machines, "kubernetes")
     if settings.queue == "kueue" and not settings.local_queue:
-        yield (
-            'local_queue: it is missing, and queue = "kueue" needs it; set it to the LocalQueue of jobs'
-        )
+        yield ('local_queue: it is missing, and queue = "kueue" needs it; set it to the LocalQueue of jobs')
     if settings.queue != "kueue" and settings.local_queue:
         yield 'local_queue: it is Kueue\'s; set queue = "kueue" to use it, or remove it'
 

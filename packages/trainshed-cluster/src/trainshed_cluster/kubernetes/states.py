@@ -13,20 +13,9 @@ from trainshed.core.capacity import Delay, Node, OthersUse, WaitReason, accelera
 from trainshed.core.failure.evidence import Cause
 from trainshed.engines.port import NodeState
 from trainshed_cluster.kubernetes import kueue, manifests
-from trainshed_cluster.kubernetes.objects import (
-    ClusterNode,
-    Pod,
-    Terminated,
-    parse_quantity,
-    whole_quantity,
-)
+from trainshed_cluster.kubernetes.objects import ClusterNode, Pod, Terminated, parse_quantity, whole_quantity
 from trainshed_cluster.kubernetes.routes import OUT_OF_SERVICE, Routes
-from trainshed_cluster.remote.cluster import (
-    AllocationEnd,
-    AllocationName,
-    ClusterReport,
-    NodeReport,
-)
+from trainshed_cluster.remote.cluster import AllocationEnd, AllocationName, ClusterReport, NodeReport
 
 
 def compile_report(
@@ -48,9 +37,7 @@ def compile_report(
         wanted: Requested allocations that are not granted yet. The report contains the reasons why they wait.
     """
     others: dict[str, list[Pod]] = {}
-    agents: dict[AllocationName, frozenset[str]] = {
-        name: frozenset({at}) for name, at in ghosts.items()
-    }
+    agents: dict[AllocationName, frozenset[str]] = {name: frozenset({at}) for name, at in ghosts.items()}
     delays: dict[AllocationName, Delay] = {}
     used = set(ghosts.values())
     idle: set[AllocationName] = set()
@@ -78,9 +65,7 @@ def compile_report(
         for name in sorted(listed.keys() | used)
     ]
     return ClusterReport(
-        nodes=tuple(
-            report for report in reports if report.node.accepts.open or report.node.name in used
-        ),
+        nodes=tuple(report for report in reports if report.node.accepts.open or report.node.name in used),
         agents=MappingProxyType(agents),
         queried_at=queried_at,
         delays=MappingProxyType(delays),
@@ -88,9 +73,7 @@ def compile_report(
     )
 
 
-def _node(
-    node: ClusterNode, others: Iterable[Pod], routes: Routes, overcommit: float
-) -> NodeReport:
+def _node(node: ClusterNode, others: Iterable[Pod], routes: Routes, overcommit: float) -> NodeReport:
     state, cause, is_awaited = node_state(node)
     allocatable = node.status.allocatable or {}
     devices = routes.devices_on(node)
@@ -140,9 +123,7 @@ def node_state(node: ClusterNode) -> tuple[NodeState, str | None, bool]:
     been silent for the number of seconds in the setting `lease`."""
     if any(taint.key == OUT_OF_SERVICE for taint in node.taints):
         return NodeState.GONE, "an operator marked it as off (taint out-of-service)", False
-    ready = next(
-        (condition for condition in node.status.conditions or () if condition.type == "Ready"), None
-    )
+    ready = next((condition for condition in node.status.conditions or () if condition.type == "Ready"), None)
     if ready is None or ready.status == "Unknown":
         message = f": {ready.message.rstrip('.')}" if ready and ready.message else ""
         return NodeState.GONE, f"Kubernetes receives no status from it{message}", True
@@ -200,13 +181,8 @@ def delay(pod: Pod) -> Delay | None:
 
 def refusal(pod: Pod) -> str | None:
     """Return the reason why a Pod will never run, or None if it may still run."""
-    if (waiting := pod.waiting) and waiting.reason in (
-        *_REASONS.hopeless,
-        "CreateContainerConfigError",
-    ):
-        image = pod.waiting_image or ", ".join(
-            container.image for container in pod.spec.containers or ()
-        )
+    if (waiting := pod.waiting) and waiting.reason in (*_REASONS.hopeless, "CreateContainerConfigError"):
+        image = pod.waiting_image or ", ".join(container.image for container in pod.spec.containers or ())
         message = f" ({_shorten(waiting.message)})" if waiting.message else ""
         what = f"image {image}" if waiting.reason in _REASONS.hopeless else "the Pod"
         return (
@@ -227,8 +203,7 @@ def end(pod: Pod, *, deleted: bool) -> AllocationEnd:
     if over is not None and over.reason == "OOMKilled":
         return AllocationEnd(
             Cause.OUT_OF_MEMORY,
-            f"Pod {name} exceeded its memory limit, and was killed with all of its programs "
-            "(OOMKilled)",
+            f"Pod {name} exceeded its memory limit, and was killed with all of its programs (OOMKilled)",
         )
     if status.reason in _REASONS.ends:
         loss, words = _REASONS.ends[status.reason]
@@ -238,13 +213,9 @@ def end(pod: Pod, *, deleted: bool) -> AllocationEnd:
         return disrupted
     if evicted := kueue.eviction(pod):
         message = _shorten(evicted.message) or evicted.reason
-        return AllocationEnd(
-            Cause.CLUSTER_PREEMPTED, f"Kueue ended Pod {name}: {message} ({evicted.reason})"
-        )
+        return AllocationEnd(Cause.CLUSTER_PREEMPTED, f"Kueue ended Pod {name}: {message} ({evicted.reason})")
     if deleted:
-        return AllocationEnd(
-            Cause.POD_EVICTED, f"Pod {name} was deleted or evicted, but not by this service"
-        )
+        return AllocationEnd(Cause.POD_EVICTED, f"Pod {name} was deleted or evicted, but not by this service")
     return AllocationEnd(Cause.AGENT_LOST, f"Pod {name} has ended{_exit(over)}")
 
 
@@ -252,12 +223,7 @@ def _disruption(pod: Pod) -> AllocationEnd | None:
     """Return the end of a Pod according to its condition DisruptionTarget (since Kubernetes 1.26), which
     contains the cause. None = the Pod does not have this condition."""
     condition = next(
-        (
-            candidate
-            for candidate in pod.status.conditions or ()
-            if candidate.type == "DisruptionTarget"
-        ),
-        None,
+        (candidate for candidate in pod.status.conditions or () if candidate.type == "DisruptionTarget"), None
     )
     if condition is None or condition.status != "True":
         return None
@@ -267,9 +233,7 @@ def _disruption(pod: Pod) -> AllocationEnd | None:
         "DeletionByPodGC": Cause.NODE_FAILED,
     }
     message = _shorten(condition.message) or condition.reason
-    return AllocationEnd(
-        losses.get(condition.reason, Cause.POD_EVICTED), f"{message} ({condition.reason})"
-    )
+    return AllocationEnd(losses.get(condition.reason, Cause.POD_EVICTED), f"{message} ({condition.reason})")
 
 
 def _exit(over: Terminated | None) -> str:

@@ -30,9 +30,7 @@ class WatchedCollection(Generic[Item]):
     """A local copy of a collection. `path`: the collection's path in the API. `listener`: the object that is
     called after each change."""
 
-    def __init__(
-        self, client: ApiClient, path: str, kind: type[Item], listener: Listener[Item]
-    ) -> None:
+    def __init__(self, client: ApiClient, path: str, kind: type[Item], listener: Listener[Item]) -> None:
         self.path = path
         #: The objects, by `key`.
         self.objects: dict[str, Item] = {}

@@ -81,9 +81,7 @@ def with_own_image(plan: LaunchPlan) -> LaunchPlan:
     }
     environ = own | dict(plan.environ)
     image = replace(image, workdir=image.workdir or str(Path.cwd()))
-    return replace(
-        plan, environ=tuple(environ.items()), software=replace(plan.software, image=image)
-    )
+    return replace(plan, environ=tuple(environ.items()), software=replace(plan.software, image=image))
 
 
 log = logging.getLogger(__name__)
@@ -170,9 +168,7 @@ class Agent:
             while not self._exit_requested.is_set():
                 left = self._lease.until - _now()
                 if left <= 0:
-                    log.error(
-                        "the service does not respond and the lease has expired: ending all programs"
-                    )
+                    log.error("the service does not respond and the lease has expired: ending all programs")
                     self.is_lease_expired = True
                     break
                 await asyncio.wait([exit_waiter], timeout=left)
@@ -233,9 +229,7 @@ class Agent:
 
     async def _serve_connection(self, connection: Connection) -> None:
         capabilities = self._engine.capabilities() if self._failure is None else None
-        hello = messages.Hello(
-            version=messages.VERSION, capabilities=capabilities, failure=self._failure
-        )
+        hello = messages.Hello(version=messages.VERSION, capabilities=capabilities, failure=self._failure)
         sent_at = _now()
         await connection.send(hello)
         welcome = await connection.receive()
@@ -356,9 +350,7 @@ class Agent:
             case messages.Stop(grace=grace, notice=notice):
                 await engine.stop(uid, attempt, grace, notice)
             case messages.StopReplica(replica=replica, incarnation=incarnation, grace=grace):
-                await engine.stop_replica(
-                    uid, attempt, replica, incarnation, grace, notice=order.notice
-                )
+                await engine.stop_replica(uid, attempt, replica, incarnation, grace, notice=order.notice)
             case messages.Inject(replica=replica, incarnation=incarnation, fault=fault):
                 await engine.inject(uid, attempt, replica, incarnation, fault)
             case messages.WriteLog(replica=replica, lines=lines):

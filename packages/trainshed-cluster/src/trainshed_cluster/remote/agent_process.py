@@ -92,11 +92,7 @@ def own_directory(parent: Path, name: str) -> tuple[Path, list[Path]]:
         directory.mkdir(0o711)
         fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_EX)
         for other in list(parent.iterdir()):
-            if (
-                other != directory
-                and re.fullmatch(_DIRECTORY_NAME, other.name)
-                and not _is_locked(other)
-            ):
+            if other != directory and re.fullmatch(_DIRECTORY_NAME, other.name) and not _is_locked(other):
                 with contextlib.suppress(OSError):
                     other.rename(parent / f".left-{other.name}")
         return directory, list(parent.glob(".left-*"))
@@ -220,9 +216,7 @@ async def _report_refusal(document: AgentDocument, why: str) -> None:
     with contextlib.suppress(OSError, ChannelClosed):
         async with asyncio.timeout(_REFUSAL_TIMEOUT):
             connection = await dialer.dial()
-            await connection.send(
-                messages.Hello(version=messages.VERSION, capabilities=None, failure=why)
-            )
+            await connection.send(messages.Hello(version=messages.VERSION, capabilities=None, failure=why))
             # The service closes the connection after it has read the message.
             await connection.receive()
 
@@ -298,9 +292,7 @@ def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Op
         address=address,
         hosts_file=Path(document.hosts_file) if document.hosts_file else None,
         hidden=tuple(
-            path
-            for path in map(Path, document.hidden)
-            if document.user is None or is_reachable(path)
+            path for path in map(Path, document.hidden) if document.user is None or is_reachable(path)
         ),
         rules=document.rules,
         # This value determines the addresses of replicas. It is the same for all agents of this allocation

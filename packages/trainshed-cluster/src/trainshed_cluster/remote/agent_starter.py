@@ -14,11 +14,7 @@ from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.cluster import AgentEnded, Allocation, ClusterUnavailable
-from trainshed_cluster.remote.failed_starts import (
-    FailedStarts,
-    delay_of_start,
-    start_failure_message,
-)
+from trainshed_cluster.remote.failed_starts import FailedStarts, delay_of_start, start_failure_message
 from trainshed_cluster.remote.gang import Gang, GangRecord, allocation_name, displaced_requests
 from trainshed_cluster.remote.needs import drop_unused_needs
 from trainshed_cluster.remote.placement import Placement
@@ -56,8 +52,7 @@ class AgentStarter:
             )
             await self._attempts.write(gang, record)
             fresh = [
-                self._agents.add(gang, index, node, starts[agent_key(index, node)])
-                for index, node in missing
+                self._agents.add(gang, index, node, starts[agent_key(index, node)]) for index, node in missing
             ]
         for agent in fresh:
             agent.is_starting = True
@@ -93,9 +88,7 @@ class AgentStarter:
             requests = displaced_requests(gang, index, allocation.nodes)
             moved = self._placement.move(gang, requests)
             record = drop_unused_needs(moved, index, allocation.nodes)
-            if all(
-                slot.is_vacant or slot.allocation_index != index for slot in record.replica_slots
-            ):
+            if all(slot.is_vacant or slot.allocation_index != index for slot in record.replica_slots):
                 await self._cluster.release(allocation.name)
             await self._attempts.write(gang, record)
 
@@ -141,9 +134,7 @@ class AgentStarter:
         certificates and reads the agents' code. Raises EngineUnavailable if the cluster no longer lists an
         agent's node."""
         return [
-            self._options.command(agent.node).parcel(
-                messages.write_document(self._document(record, agent))
-            )
+            self._options.command(agent.node).parcel(messages.write_document(self._document(record, agent)))
             for agent in agents
         ]
 
@@ -167,8 +158,7 @@ class AgentStarter:
             job_uid=agent.job_uid,
             attempt=agent.attempt,
             node=agent.node,
-            user=allocation_name(self._options.identity, record, agent.allocation_index).user
-            or None,
+            user=allocation_name(self._options.identity, record, agent.allocation_index).user or None,
             address=report.address,
             lease=record.lease,
         )

@@ -252,9 +252,7 @@ class Agents:
             return
         hello = await connection.receive()
         if not isinstance(hello, messages.Hello) or hello.version != messages.VERSION:
-            agent.fail(
-                "its agent has another version; use the same version for the service and the agents"
-            )
+            agent.fail("its agent has another version; use the same version for the service and the agents")
             return
         if hello.failure or hello.capabilities is None:
             why = hello.failure or "its agent reported no capabilities"
@@ -263,9 +261,9 @@ class Agents:
             return
         self.nodes.report_trouble(agent.node, NO_AGENT, None)
         agent.capabilities = self.capabilities = hello.capabilities
-        self._last_connected.setdefault(gang.image_of(agent.allocation_index, agent.node), {})[
-            agent.node
-        ] = time.monotonic()
+        self._last_connected.setdefault(gang.image_of(agent.allocation_index, agent.node), {})[agent.node] = (
+            time.monotonic()
+        )
         copies = StreamCopies(self._streams, *gang.key)
         await connection.send(messages.Welcome(await self.sizes(gang, agent)))
         agent.connect(connection)
@@ -328,9 +326,7 @@ class Agents:
     def _handle_end(self, gang: Gang, agent: AgentHandle, end: Ended) -> None:
         gang.record_end(end)
         if agent.is_ending and isinstance(end, ReplicaExited) and end.exit.stopped:
-            self._tasks.begin(
-                self._report_end_cause(gang, agent, end), "reporting the cause of an end"
-            )
+            self._tasks.begin(self._report_end_cause(gang, agent, end), "reporting the cause of an end")
         else:
             self.attempts.report(gang, end)
 
@@ -380,9 +376,7 @@ class Agents:
                 if agent.disconnected_at is not None and (end := await self._death_of(agent, now)):
                     # If several nodes are silent at once, the fault is probably on the service's side, so no
                     # node is quarantined.
-                    is_alone = end.loss is Cause.AGENT_LOST and (
-                        last_heard or nodes == {agent.node}
-                    )
+                    is_alone = end.loss is Cause.AGENT_LOST and (last_heard or nodes == {agent.node})
                     if is_alone and self._is_cut_off(agent, now):
                         why = (
                             f"its agent did not respond for {agent.lease:g} s, although the "
@@ -400,9 +394,7 @@ class Agents:
         longest = death_timeout(agent.lease) + (0 if agent.has_connected else _LOAD_TIMEOUT)
         is_over = now - agent.last_heard > longest
         report = self.cluster.report()
-        node = next(
-            (reported for reported in report.nodes if reported.node.name == agent.node), None
-        )
+        node = next((reported for reported in report.nodes if reported.node.name == agent.node), None)
         # If the cluster does not respond, the state of its nodes is unknown.
         known = not any(reported.node.unreached for reported in report.nodes)
         is_down = known and (node is None or node.state is NodeState.GONE)
@@ -488,9 +480,7 @@ class Agents:
         never_connected = agent.capabilities is None and now - agent.disconnected_at >= agent.lease
         return is_up and (agent.has_timed_out or never_connected)
 
-    async def lose(
-        self, agent: AgentHandle, end: AllocationEnd, *, has_started: bool = False
-    ) -> None:
+    async def lose(self, agent: AgentHandle, end: AllocationEnd, *, has_started: bool = False) -> None:
         """Count an agent as lost, together with all its replicas. `has_started`: whether the cluster had
         started the agent."""
         gang = self._gang(agent)

@@ -60,9 +60,7 @@ class Attempts:
         """Return the lock that is held while an attempt's record is read and changed."""
         return self._locks.setdefault(key, asyncio.Lock())
 
-    def replica_slot(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId
-    ) -> tuple[Gang, ReplicaSlot]:
+    def replica_slot(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> tuple[Gang, ReplicaSlot]:
         """Return the gang of a replica, and the replica's slot (its position on the cluster). Raises
         LaunchRejected if the replica has no slot."""
         gang = self.gangs.get((job_uid, attempt))
@@ -132,9 +130,7 @@ class Attempts:
             ),
         )
 
-    def report_end(
-        self, gang: Gang, replica_slot: ReplicaSlot, incarnation: int | None = None
-    ) -> None:
+    def report_end(self, gang: Gang, replica_slot: ReplicaSlot, incarnation: int | None = None) -> None:
         """Report the end of a replica's run again. Used for runs whose end no agent can report.
         `incarnation`: number of the run; None = the last one."""
         incarnation = replica_slot.launched if incarnation is None else incarnation
@@ -172,8 +168,7 @@ class Attempts:
         nodes = tuple(
             (replica_slot.replica, replica_slot.request.node)
             for replica_slot in gang.record.replica_slots
-            if replica_slot.wish
-            and (is_given or not replica_slot.launched or gang.is_live(replica_slot))
+            if replica_slot.wish and (is_given or not replica_slot.launched or gang.is_live(replica_slot))
         )
         if nodes:
             self.emit(NodesChosen(*gang.key, nodes))
@@ -211,9 +206,7 @@ class Records:
 
     def write(self, record: GangRecord) -> None:
         """Write a record and sync it to disk. Raises OSError."""
-        durable.write(
-            str(self._path(record.job_uid, record.attempt)), msgspec.json.encode(record).decode()
-        )
+        durable.write(str(self._path(record.job_uid, record.attempt)), msgspec.json.encode(record).decode())
 
     def delete(self, job_uid: JobUid, attempt: int) -> None:
         self._path(job_uid, attempt).unlink(missing_ok=True)

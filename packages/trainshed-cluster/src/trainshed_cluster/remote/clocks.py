@@ -65,6 +65,4 @@ def skew_message(seconds: float) -> str | None:
     node's clock is ahead of the service's clock."""
     if abs(seconds) <= MAX_SKEW:
         return None
-    return (
-        f"its clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the service's"
-    )
+    return f"its clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the service's"

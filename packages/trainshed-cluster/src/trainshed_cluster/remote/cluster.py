@@ -70,9 +70,7 @@ class AllocationName(Struct, frozen=True, order=True, rename={"index": "part"}):
         allocation's name."""
         prefix, service, *numbers = name.split("-")
         if prefix != "trainshed" or len(numbers) != 3 or not all(map(str.isdecimal, numbers)):
-            raise ValueError(
-                f"{name!r} is not the name of an allocation, such as trainshed-SERVICE-7-1-0"
-            )
+            raise ValueError(f"{name!r} is not the name of an allocation, such as trainshed-SERVICE-7-1-0")
         uid, attempt, index = map(int, numbers)
         return AllocationName(service, JobUid(uid), attempt, index)
 
@@ -191,11 +189,7 @@ class Cluster(Protocol):
         ...
 
     async def acquire(
-        self,
-        name: AllocationName,
-        needs: Sequence[NodeNeed],
-        *,
-        avoid: Collection[str] | None = None,
+        self, name: AllocationName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
     ) -> Allocation:
         """Allocate the requested resources, all or nothing.
 
@@ -210,9 +204,7 @@ class Cluster(Protocol):
         """
         ...
 
-    async def start_agent(
-        self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes
-    ) -> None:
+    async def start_agent(self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes) -> None:
         """Start `argv` on a node of an allocation. The command is found on the node's PATH.
 
         Returns when the process confirms that it has read its input (`messages.DOCUMENT_READ`). After that,

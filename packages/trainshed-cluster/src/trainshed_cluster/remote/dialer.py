@@ -55,9 +55,7 @@ class Dialer(Generic[Sent, Received]):
         """Start the conversation, which is the agent's connection for messages. Does not retry. Raises
         NotAdmitted if the service no longer expects this agent. Raises another OSError if the service is
         unavailable or its certificate is wrong."""
-        channel: Channel[Sent, Received] = Channel(
-            await self._connect(greeting.CONTROL), self._received
-        )
+        channel: Channel[Sent, Received] = Channel(await self._connect(greeting.CONTROL), self._received)
         self._crew.begin(self._watch(channel), "agent: watching tunnels")
         return channel
 

@@ -153,9 +153,7 @@ class RemoteEngine(NoTerminals):
         for gang, own in by_gang.values():
             await self._launch(gang, own)
 
-    async def stop(
-        self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
-    ) -> None:
+    async def stop(self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None) -> None:
         gang = self._attempts.gangs.get((job_uid, attempt))
         if gang is None:
             return
@@ -208,9 +206,7 @@ class RemoteEngine(NoTerminals):
         if agent is not None and not agent.is_gone and replica_slot.slot is not None:
             with contextlib.suppress(AgentGone):
                 await agent.call(
-                    messages.StopReplica(
-                        replica=replica, incarnation=incarnation, grace=grace, notice=notice
-                    )
+                    messages.StopReplica(replica=replica, incarnation=incarnation, grace=grace, notice=notice)
                 )
                 return
             replica_slot = gang.record.replica_slot(replica) or replica_slot
@@ -218,9 +214,7 @@ class RemoteEngine(NoTerminals):
             await self._forbid(gang, replica, incarnation)
             self._attempts.report(
                 gang,
-                ReplicaLost(
-                    attempt=attempt, replica=replica, incarnation=incarnation, cause=NEVER_STARTED
-                ),
+                ReplicaLost(attempt=attempt, replica=replica, incarnation=incarnation, cause=NEVER_STARTED),
             )
         elif incarnation == replica_slot.lost:
             self._attempts.report_lost(gang, replica_slot)
@@ -270,9 +264,7 @@ class RemoteEngine(NoTerminals):
         EngineUnavailable if the replica has ended."""
         agent = self._agent(job_uid, attempt, replica)
         if agent is None:
-            raise EngineUnavailable(
-                f"cannot write to the log of {replica}, because the replica has ended"
-            )
+            raise EngineUnavailable(f"cannot write to the log of {replica}, because the replica has ended")
         await agent.call(messages.WriteLog(replica=replica, lines=tuple(lines)))
 
     async def readmit(self, node: str) -> None:
@@ -292,12 +284,7 @@ class RemoteEngine(NoTerminals):
         return AGENT_MEMORY
 
     async def open_terminal(
-        self,
-        job_uid: JobUid,
-        attempt: int,
-        replica: ReplicaId,
-        incarnation: int,
-        request: TerminalRequest,
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, request: TerminalRequest
     ) -> Terminal:
         agent = self._agent(job_uid, attempt, replica)
         if agent is None:
@@ -317,9 +304,7 @@ class RemoteEngine(NoTerminals):
             if not opened.cancelled() and opened.exception() is None:
                 opened.result().close()  # Close the stream, which was opened despite the failure.
             if isinstance(failure, EngineUnavailable | OSError):
-                raise TerminalRefused(
-                    f"cannot open a shell in the replica now: {failure}"
-                ) from failure
+                raise TerminalRefused(f"cannot open a shell in the replica now: {failure}") from failure
             raise
 
     def watch(self) -> AsyncIterator[EngineEvent]:
@@ -418,10 +403,7 @@ class RemoteEngine(NoTerminals):
                 assert replica_slot is not None
                 if plan.incarnation > replica_slot.launched:
                     launched = gang.fire(
-                        replica_slot,
-                        SlotTrigger.LAUNCHED,
-                        launched=plan.incarnation,
-                        identity=identity(plan),
+                        replica_slot, SlotTrigger.LAUNCHED, launched=plan.incarnation, identity=identity(plan)
                     )
                     record = record.with_replica_slot(launched)
             if record is not gang.record:
@@ -445,16 +427,12 @@ class RemoteEngine(NoTerminals):
         is_new = plan.incarnation > replica_slot.launched
         if plan.incarnation == replica_slot.lost:
             self._attempts.report_lost(gang, replica_slot)
-        elif is_new and (
-            gang.record.stop_grace is not None or plan.incarnation <= replica_slot.forbidden
-        ):
+        elif is_new and (gang.record.stop_grace is not None or plan.incarnation <= replica_slot.forbidden):
             async with self._attempts.lock(gang.key):
                 rejected = gang.fire(replica_slot, SlotTrigger.REJECTED, launched=plan.incarnation)
                 await self._attempts.write(gang, gang.record.with_replica_slot(rejected))
             self._attempts.report_lost(gang, rejected)
-        elif not is_new and (
-            agent is None or agent.is_gone or replica_slot.lost > plan.incarnation
-        ):
+        elif not is_new and (agent is None or agent.is_gone or replica_slot.lost > plan.incarnation):
             self._attempts.report_end(gang, replica_slot, plan.incarnation)
         else:
             return False

@@ -38,8 +38,7 @@ def delay_of_start(node: str, failed: FailedStarts, pause: float) -> Delay:
     soon = f"in {pause:g} s" if pause else "at once"
     return Delay(
         WaitReason.ENGINE,
-        f"the agent on node {node} ended before it connected{times}: {failed.why}; another one starts "
-        f"{soon}",
+        f"the agent on node {node} ended before it connected{times}: {failed.why}; another one starts {soon}",
     )
 
 

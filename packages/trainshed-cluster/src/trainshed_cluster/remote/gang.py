@@ -48,9 +48,7 @@ class GangRecord(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
     agents: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     #: Names of allocations that this attempt has adopted from a finished attempt, by number. All other
     #: allocations are named after this attempt.
-    adopted_names: dict[int, AllocationName] = msgspec.field(
-        default_factory=dict[int, AllocationName]
-    )
+    adopted_names: dict[int, AllocationName] = msgspec.field(default_factory=dict[int, AllocationName])
     #: Grace period in ns in the order to stop the attempt; None = no such order was given.
     stop_grace: int | None = None
 
@@ -211,9 +209,7 @@ def has_to_move(gang: Gang, replica_slot: ReplicaSlot, node: str) -> bool:
     If the cluster has chosen another node than requested, callers may not know that yet. They then repeat the
     request for the original node, which moves nothing.
     """
-    is_wish = node == replica_slot.wish and (
-        not replica_slot.launched or gang.is_live(replica_slot)
-    )
+    is_wish = node == replica_slot.wish and (not replica_slot.launched or gang.is_live(replica_slot))
     return replica_slot.is_vacant or (node != replica_slot.node and not is_wish)
 
 

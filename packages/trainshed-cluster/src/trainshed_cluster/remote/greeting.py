@@ -66,9 +66,7 @@ def check_answer(line: str) -> None:
         raise NotAdmitted(why or "The service expects no agent of this name.")
     if kind.startswith("-"):
         raise HubRefused(why or kind)
-    raise ConnectionError(
-        "The server at that address is not the agent port of a Trainshed service."
-    )
+    raise ConnectionError("The server at that address is not the agent port of a Trainshed service.")
 
 
 async def forward(left: Streams, right: Streams) -> None:

@@ -24,12 +24,7 @@ from trainshed.replica.system.listening import listen_tcp
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed_cluster.remote import greeting
 from trainshed_cluster.remote.channel import Channel
-from trainshed_cluster.remote.credentials import (
-    Credential,
-    Issuer,
-    certificate_expiry,
-    certificate_name,
-)
+from trainshed_cluster.remote.credentials import Credential, Issuer, certificate_expiry, certificate_name
 from trainshed_cluster.remote.greeting import Streams
 
 log = logging.getLogger(__name__)
@@ -249,11 +244,7 @@ class Hub(Generic[Sent, Received]):
         if destination != greeting.CONTROL and len(agent.connections) >= _MAX_AGENT_CONNECTIONS:
             # The limit does not apply to conversations: if an agent starts a new conversation, the hub (this
             # server for agents) ends the older conversation.
-            _refuse(
-                writer,
-                greeting.CLOSED,
-                f"this agent already has {_MAX_AGENT_CONNECTIONS} connections",
-            )
+            _refuse(writer, greeting.CLOSED, f"this agent already has {_MAX_AGENT_CONNECTIONS} connections")
             return
         agent.connections.add(writer)
         # TLS verifies the certificate only at the start, so end the connection when the certificate expires.
@@ -327,9 +318,7 @@ class Hub(Generic[Sent, Received]):
                     line = await greeting.read_line(reader)
                 # Reject the connection: an agent may only act for replicas that run on its node.
                 if not self._has_preamble(name, line + b"\n"):
-                    log.warning(
-                        "agent %s: rejected the preamble %r of another agent's replica", name, line
-                    )
+                    log.warning("agent %s: rejected the preamble %r of another agent's replica", name, line)
                     raise ConnectionRefusedError(
                         "the first line of the connection does not identify a replica of this agent"
                     )

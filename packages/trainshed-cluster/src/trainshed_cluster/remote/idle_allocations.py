@@ -77,13 +77,10 @@ class IdleAllocations:
         # cluster chooses the nodes or each replica has its own allocation.
         if not (self._options.anywhere or self._options.apart):
             expected = {
-                agent_key(index, need.node)
-                for index, needs in gang.record.needs.items()
-                for need in needs
+                agent_key(index, need.node) for index, needs in gang.record.needs.items() for need in needs
             }
             is_old = any(
-                allocation_name(self._options.identity, gang.record, index)
-                in self._cluster.report().old
+                allocation_name(self._options.identity, gang.record, index) in self._cluster.report().old
                 for index in gang.record.needs
             )
             # Do not keep the allocation if the setting `lease` has changed, because its agents have a
@@ -157,11 +154,7 @@ class IdleAllocations:
         finally:
             self._being_adopted.difference_update(adoptable.values())
         await asyncio.gather(
-            *(
-                self._adopt(gang, agent, index)
-                for index, idle in adoptable.items()
-                for agent in idle.agents
-            )
+            *(self._adopt(gang, agent, index) for index, idle in adoptable.items() for agent in idle.agents)
         )
 
     async def _adopt(self, gang: Gang, agent: AgentHandle, index: int) -> None:
@@ -172,17 +165,13 @@ class IdleAllocations:
         sizes = await self._agents.sizes(gang, agent)
         agent.is_idle = False
         try:
-            await agent.call(
-                messages.Adopt(job_uid=agent.job_uid, attempt=agent.attempt, sizes=sizes)
-            )
+            await agent.call(messages.Adopt(job_uid=agent.job_uid, attempt=agent.attempt, sizes=sizes))
         except (EngineUnavailable, LaunchRejected):
             self._agents.give_up(agent)
 
     def names(self) -> set[AllocationName]:
         """Return the names of all allocations that are idle, being adopted, or being released."""
-        return {
-            allocation.name for allocation in (*self._idle, *self._being_adopted, *self._releasing)
-        }
+        return {allocation.name for allocation in (*self._idle, *self._being_adopted, *self._releasing)}
 
     async def close(self) -> None:
         """Release all allocations. Afterwards, `names` returns the allocations that could not be released."""
@@ -196,11 +185,7 @@ class IdleAllocations:
         """Remove an idle allocation whose needs are equal to `needs`, and return it; None = none exists."""
         expected = frozenset(needs)
         for allocation in self._idle:
-            if (
-                allocation.agents
-                and allocation.is_usable
-                and frozenset(allocation.needs) == expected
-            ):
+            if allocation.agents and allocation.is_usable and frozenset(allocation.needs) == expected:
                 self._idle.remove(allocation)
                 return allocation
         return None

@@ -55,9 +55,7 @@ class Lease:
         renewed: Called with the end of the lease at the start and after each change.
     """
 
-    def __init__(
-        self, seconds: float, now: float, renewed: Callable[[float], None] = lambda _: None
-    ) -> None:
+    def __init__(self, seconds: float, now: float, renewed: Callable[[float], None] = lambda _: None) -> None:
         self.seconds = seconds
         self._renewed = renewed
         self._set(now + seconds)

@@ -14,12 +14,7 @@ import msgspec
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import StopNotice
-from trainshed.core.lifecycle.replica_events import (
-    ReplicaExited,
-    ReplicaLost,
-    ReplicaNoted,
-    ReplicaStarted,
-)
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaNoted, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import TerminalRequest
 from trainshed.core.units import Nanos
@@ -307,18 +302,7 @@ AnyAnswer = Answer | Slots
 """Answers to a call, by its number."""
 
 News = (
-    Hello
-    | AnyAnswer
-    | Appended
-    | Started
-    | Exited
-    | Lost
-    | Noted
-    | Lines
-    | Metrics
-    | Current
-    | Ending
-    | Beat
+    Hello | AnyAnswer | Appended | Started | Exited | Lost | Noted | Lines | Metrics | Current | Ending | Beat
 )
 """All messages of the agent."""
 

@@ -39,9 +39,7 @@ def new_record(
     """
     needs: dict[int, tuple[NodeNeed, ...]] = {}
     indexes: dict[ReplicaId, int] = {}
-    wanted = node_needs(
-        requests, nodes, owner=owner, anywhere=anywhere, apart=apart, gang_size=len(requests)
-    )
+    wanted = node_needs(requests, nodes, owner=owner, anywhere=anywhere, apart=apart, gang_size=len(requests))
     for need, replicas in wanted:
         for index, earlier in () if apart else needs.items():
             # An allocation contains each node only once. If the replicas on a node have different routes, the

@@ -53,9 +53,7 @@ class SeenNews:
         peers to start."""
         events = [
             (incarnation, replica, news)
-            for (replica, incarnation), of_replica in sorted(
-                self._news.items(), key=lambda item: item[0]
-            )
+            for (replica, incarnation), of_replica in sorted(self._news.items(), key=lambda item: item[0])
             for news in of_replica
         ]
         events.sort(key=lambda item: (item[0], not isinstance(item[2], messages.Started)))

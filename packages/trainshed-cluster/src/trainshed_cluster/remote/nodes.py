@@ -65,9 +65,7 @@ class ClusterNodes:
         respond, and LaunchRejected if the cluster does not list a node."""
         for request in requests:
             if silent := next((node for node in self.capacity if node.unreached), None):
-                raise EngineUnavailable(
-                    f"cluster {silent.name} does not respond: {silent.unreached}"
-                )
+                raise EngineUnavailable(f"cluster {silent.name} does not respond: {silent.unreached}")
             if request.node not in self._states:
                 raise LaunchRejected(
                     f"node {request.node!r} does not exist; the nodes of this cluster are "
@@ -123,10 +121,7 @@ class ClusterNodes:
             self.capacity = capacity
             if is_news:
                 self._attempts.emit(CapacityChanged(capacity))
-        states = {
-            node_report.node.name: self._with_quarantine(node_report)
-            for node_report in report.nodes
-        }
+        states = {node_report.node.name: self._with_quarantine(node_report) for node_report in report.nodes}
         for name, node_report in states.items():
             if self._states.get(name, NodeState.UP) is not node_report.state:
                 self._attempts.emit(NodeChanged(name, node_report.state, node_report.cause))
@@ -135,8 +130,7 @@ class ClusterNodes:
         self._states = {name: node_report.state for name, node_report in states.items()}
         for gang in self._attempts.gangs.values():
             names = (
-                allocation_name(self._options.identity, gang.record, index)
-                for index in gang.record.needs
+                allocation_name(self._options.identity, gang.record, index) for index in gang.record.needs
             )
             delay = next((report.delays[name] for name in names if name in report.delays), None)
             if delay is not None or (gang.delay and gang.delay.cause is WaitReason.CLUSTER):

@@ -137,20 +137,14 @@ def module_command() -> AgentCommand:
 def service_sockets(context: EngineContext) -> dict[str, Path]:
     """Return the service's Unix sockets to which agents may open tunnels, by name."""
     access = context.access
-    known = {
-        "buckets": access.storage_socket,
-        "rest": access.rest_socket,
-        "grpc": access.grpc_socket,
-    }
+    known = {"buckets": access.storage_socket, "rest": access.rest_socket, "grpc": access.grpc_socket}
     return {name: path for name, path in known.items() if path is not None}
 
 
 def engine_here(context: EngineContext, directory: Path) -> LocalEngine:
     """Create the local engine that builds environments on the service's own machine. `directory`: for the
     engine's files."""
-    here = Options(
-        hidden=context.hidden, rules=replace(context.rules, autopsy_ttl=None), now=context.now
-    )
+    here = Options(hidden=context.hidden, rules=replace(context.rules, autopsy_ttl=None), now=context.now)
     return LocalEngine(directory, here)
 
 
@@ -259,9 +253,7 @@ def wrong_machines(tables: Sequence[MachineSelector], engine: str) -> list[str]:
             wrong.append(f"{key}.types: machine type {name!r} does not exist.{hint}")
         mine = {m for m in left if Route(tuple(table.types), tuple(table.accelerators)).is_for(m)}
         if not mine and not strange and not unknown:
-            wrong.append(
-                f"{key}: earlier tables already cover all of its machines; move it before them"
-            )
+            wrong.append(f"{key}: earlier tables already cover all of its machines; move it before them")
         if not table.types and not table.accelerators:
             wrong.append(
                 f"{key}: it sets neither types nor accelerators; set options for all machines in "

@@ -161,7 +161,6 @@ class ClusterPlacement(Placement):
             # the remaining nodes, so that the service requests all nodes again.
             await self._cluster.release(name)
             raise ClusterUnavailable(
-                f"the cluster removed a node from the allocation {name}; the service requests all nodes "
-                "again"
+                f"the cluster removed a node from the allocation {name}; the service requests all nodes again"
             )
         return allocation

@@ -132,9 +132,7 @@ def state_of(replica_slot: ReplicaSlot, end: Ended | None) -> SlotState:
     return SlotState.READY if replica_slot.slot is not None else SlotState.WAITING
 
 
-def fire(
-    replica_slot: ReplicaSlot, end: Ended | None, trigger: SlotTrigger, **changes: Any
-) -> ReplicaSlot:
+def fire(replica_slot: ReplicaSlot, end: Ended | None, trigger: SlotTrigger, **changes: Any) -> ReplicaSlot:
     """Return the replica slot after a trigger. If the trigger has no effect, the result is `replica_slot`
     itself.
 

@@ -55,9 +55,7 @@ class RetryingCluster:
             raise
         if self._unreached:
             log.warning(
-                "cluster %s does not respond; jobs wait until it does: %s",
-                self._kind,
-                self._unreached,
+                "cluster %s does not respond; jobs wait until it does: %s", self._kind, self._unreached
             )
         self._tasks.begin(self._follow(), f"watching cluster {self._kind}")
 
@@ -84,17 +82,11 @@ class RetryingCluster:
         return await self._cluster.owner(project)
 
     async def acquire(
-        self,
-        name: AllocationName,
-        needs: Sequence[NodeNeed],
-        *,
-        avoid: Collection[str] | None = None,
+        self, name: AllocationName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
     ) -> Allocation:
         return await self._answering().acquire(name, needs, avoid=avoid)
 
-    async def start_agent(
-        self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes
-    ) -> None:
+    async def start_agent(self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes) -> None:
         await self._answering().start_agent(allocation, node, argv, stdin)
 
     async def allocation_end(self, name: AllocationName) -> AllocationEnd | None:

@@ -115,9 +115,7 @@ class SlotAllocator:
         self.placement.require(moving)
         movers = {request.replica for request in moving}
         if live := [str(slot.replica) for slot in gang.live_slots() if slot.replica in movers]:
-            raise EngineUnavailable(
-                f"{', '.join(live)} are still running; stop them and wait until they end"
-            )
+            raise EngineUnavailable(f"{', '.join(live)} are still running; stop them and wait until they end")
         await self.stop_preparing(gang)
         before = gang.record
         moving += self.placement.requests_to_renew(gang, moving, requests)
@@ -196,19 +194,14 @@ class SlotAllocator:
         finally:
             report.cancel()
         for outcome in outcomes:
-            if isinstance(outcome, EngineUnavailable) and isinstance(
-                outcome.__cause__, TimeoutError
-            ):
+            if isinstance(outcome, EngineUnavailable) and isinstance(outcome.__cause__, TimeoutError):
                 raise StillWaiting(str(outcome)) from outcome
             if isinstance(outcome, BaseException):
                 raise outcome
         self._attempts.report_delay(gang, None)
 
     def _names_of(self, gang: Gang) -> list[AllocationName]:
-        return [
-            allocation_name(self._options.identity, gang.record, index)
-            for index in gang.record.needs
-        ]
+        return [allocation_name(self._options.identity, gang.record, index) for index in gang.record.needs]
 
     async def _release_strays(self) -> None:
         """Release allocations that belong to no attempt. A killed service left them behind, or the cluster
@@ -284,18 +277,14 @@ class SlotAllocator:
             gang.failed_starts.clear()
             self._attempts.report_delay(gang, None)
 
-    async def _ensure_agents(
-        self, gang: Gang, allocations: Mapping[int, Allocation]
-    ) -> list[AgentHandle]:
+    async def _ensure_agents(self, gang: Gang, allocations: Mapping[int, Allocation]) -> list[AgentHandle]:
         """Start the missing agents of a gang, and return an agent for each node with a replica.
         `allocations`: allocations that are already acquired, by number."""
         agents: list[AgentHandle] = []
         missing: list[tuple[int, str]] = []
         # Skip nodes whose replicas all wait for another node, because these nodes need no agent.
         for index, node in dict.fromkeys(
-            (slot.allocation_index, slot.node)
-            for slot in gang.record.replica_slots
-            if not slot.is_vacant
+            (slot.allocation_index, slot.node) for slot in gang.record.replica_slots if not slot.is_vacant
         ):
             if gang.needs_agent(index, node):
                 missing.append((index, node))
@@ -351,9 +340,7 @@ class SlotAllocator:
         await agent.wait_connected()
         if not missing:
             return []
-        requests = tuple(
-            replace(entry.request, port=entry.port) for entry in gang.replica_slots_of(agent)
-        )
+        requests = tuple(replace(entry.request, port=entry.port) for entry in gang.replica_slots_of(agent))
         answer = await agent.call(messages.Allocate(requests=requests))
         if not isinstance(answer, messages.Slots):
             raise EngineUnavailable(f"the agent on node {agent.node} allocated no slots")

@@ -77,9 +77,7 @@ class RemoteTerminal:
         self._stream.close()
 
 
-async def forward_shell(
-    terminal: Terminal, stream: Channel[Shown | Ended, Typed | Resized]
-) -> None:
+async def forward_shell(terminal: Terminal, stream: Channel[Shown | Ended, Typed | Resized]) -> None:
     """Run the agent's side of a shell until the shell ends or its user disconnects."""
     typing = joined(_type(terminal, stream))
     showing = joined(_show(terminal, stream))

@@ -48,9 +48,7 @@ class SlurmClient:
         on_step_end: Called with an allocation's name when the srun of one of its agents has ended.
     """
 
-    def __init__(
-        self, settings: SlurmSettings, on_step_end: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, settings: SlurmSettings, on_step_end: Callable[[str], None] | None = None) -> None:
         self._settings = settings
         self._on_step_end = on_step_end
         self._environment = commands.environment(os.environ, settings.conf)
@@ -74,9 +72,7 @@ class SlurmClient:
             async with asyncio.timeout(_COMMAND_TIMEOUT):
                 output = await _communicate(process)
         except TimeoutError:
-            raise ClusterUnavailable(
-                f"{command[0]}: no response within {_COMMAND_TIMEOUT:g} s"
-            ) from None
+            raise ClusterUnavailable(f"{command[0]}: no response within {_COMMAND_TIMEOUT:g} s") from None
         finally:
             if process.returncode is None:
                 _kill(process)
@@ -119,12 +115,7 @@ class SlurmClient:
                 await asyncio.wait(unfinished, timeout=_WITHDRAW_TIMEOUT)
 
     async def start_agent_step(
-        self,
-        command: Sequence[str],
-        stdin: bytes,
-        name: str,
-        node: str,
-        user: UnixUser | None = None,
+        self, command: Sequence[str], stdin: bytes, name: str, node: str, user: UnixUser | None = None
     ) -> None:
         """Run an agent's step, send its input, and return when the agent has read it.
 
@@ -144,15 +135,11 @@ class SlurmClient:
                     error_text = commands.error_text((await error_reader).decode(errors="replace"))
                     raise ClusterUnavailable(f"{what}: {error_text or 'its step ended at once'}")
         except TimeoutError:
-            raise ClusterUnavailable(
-                f"{what}: Slurm started no step within {_STEP_TIMEOUT:g} s"
-            ) from None
+            raise ClusterUnavailable(f"{what}: Slurm started no step within {_STEP_TIMEOUT:g} s") from None
         finally:
             if is_confirmed:
                 _kill_second_srun(process)
-                end_waiter = begin(
-                    self._wait_for_srun(process, error_reader), f"slurm: srun of {what}"
-                )
+                end_waiter = begin(self._wait_for_srun(process, error_reader), f"slurm: srun of {what}")
                 self._sruns[process] = (name, end_waiter)
             else:
                 error_reader.cancel()

@@ -32,13 +32,7 @@ from trainshed_cluster.remote.cluster import (
 from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import Output, SlurmClient
 from trainshed_cluster.slurm.commands import JobRequest
-from trainshed_cluster.slurm.queries import (
-    list_jobs,
-    list_limits,
-    list_nodes,
-    list_pending,
-    list_steps,
-)
+from trainshed_cluster.slurm.queries import list_jobs, list_limits, list_nodes, list_pending, list_steps
 from trainshed_cluster.slurm.records import Gres, Job
 from trainshed_cluster.slurm.routes import Routes, SlurmRoute
 from trainshed_cluster.slurm.settings import SlurmSettings
@@ -142,9 +136,7 @@ class SlurmCluster:
         except FileNotFoundError as e:
             raise ClusterRefused(str(e)) from None
         for name in await self._users.load():
-            log.warning(
-                "slurm: user %s ([engines.slurm.users]) does not exist on this machine", name
-            )
+            log.warning("slurm: user %s ([engines.slurm.users]) does not exist on this machine", name)
         self._limits = await self._client.query(list_limits())
         await self._query_now()
         self._tasks.keep(self._query_repeatedly, "slurm: looks")
@@ -169,11 +161,7 @@ class SlurmCluster:
         return await self._users.owner(project)
 
     async def acquire(
-        self,
-        name: AllocationName,
-        needs: Sequence[NodeNeed],
-        *,
-        avoid: Collection[str] | None = None,
+        self, name: AllocationName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
     ) -> Allocation:
         ask = self._request_for(name, needs)
         if avoid is not None:
@@ -204,9 +192,7 @@ class SlurmCluster:
             self._query_soon()
         return allocation
 
-    async def start_agent(
-        self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes
-    ) -> None:
+    async def start_agent(self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes) -> None:
         try:
             user = await self._users.user_of(allocation.name.user)
         except ClusterRefused as e:
@@ -214,13 +200,7 @@ class SlurmCluster:
         known_job = await self._confirm_job(allocation, node)
         errors = f"{node_directory(self._settings, user)}.errors/{allocation.name}"
         command = commands.run_agent(
-            known_job.job,
-            node,
-            str(allocation.name),
-            argv,
-            path=_PATH,
-            errors=errors,
-            gres=known_job.gres,
+            known_job.job, node, str(allocation.name), argv, path=_PATH, errors=errors, gres=known_job.gres
         )
         try:
             await self._client.start_agent_step(command, stdin, str(allocation.name), node, user)
@@ -237,9 +217,7 @@ class SlurmCluster:
         last = max(over, key=lambda job: job.id)
         if last.state == "COMPLETING":
             # Slurm reports the cause of a job's end only when the job's last process has ended.
-            raise ClusterUnavailable(
-                f"the Slurm job {last.id} of the allocation {name} is still ending"
-            )
+            raise ClusterUnavailable(f"the Slurm job {last.id} of the allocation {name} is still ending")
         return cause_of_end(last)
 
     async def pending_end(self, name: AllocationName) -> AllocationEnd | None:
@@ -279,10 +257,7 @@ class SlurmCluster:
             why = self._failed[1] or why
         unreleased = {*names, *self._unsaved_releases()}
         return tuple(
-            [
-                Leftover(str(name), why, await self._manual_command(name))
-                for name in sorted(unreleased)
-            ]
+            [Leftover(str(name), why, await self._manual_command(name)) for name in sorted(unreleased)]
         )
 
     def _unsaved_releases(self) -> list[AllocationName]:
@@ -291,9 +266,7 @@ class SlurmCluster:
         return [
             name
             for name, when in self._released_at.items()
-            if snapshot is None
-            or name in snapshot.jobs
-            or snapshot.queried_at < when + _SAVE_INTERVAL
+            if snapshot is None or name in snapshot.jobs or snapshot.queried_at < when + _SAVE_INTERVAL
         ]
 
     async def _manual_command(self, name: AllocationName) -> tuple[str, ...]:
@@ -412,9 +385,7 @@ class SlurmCluster:
                     # salloc does not print the nodes, so query them.
                     if existing := await self._granted_job(name):
                         return self._record_job(name, existing.id, existing.nodes, ask.gres)
-                    raise ClusterUnavailable(
-                        f"{name}: Slurm granted the allocation, but it no longer exists"
-                    )
+                    raise ClusterUnavailable(f"{name}: Slurm granted the allocation, but it no longer exists")
                 if output:
                     return self._parse_grant(name, ask, output)
                 snapshot = next_query.result()
@@ -441,9 +412,7 @@ class SlurmCluster:
     def _parse_grant(self, name: AllocationName, ask: JobRequest, output: Output) -> Allocation:
         if output.code == 0:
             try:
-                return self._record_job(
-                    name, commands.granted_job_id(output.err), ask.nodes, ask.gres
-                )
+                return self._record_job(name, commands.granted_job_id(output.err), ask.nodes, ask.gres)
             except ValueError as e:
                 raise ClusterUnavailable(f"{name}: salloc: {e}") from None
         error_text = commands.error_text(output.err) or f"salloc ended with exit code {output.code}"
@@ -480,11 +449,7 @@ class SlurmCluster:
         """Return the Slurm job of an allocation. Raises ClusterUnavailable if the job no longer exists or no
         longer includes the node."""
         known_job = self._known_jobs.get(allocation.name)
-        if (
-            known_job
-            and time.monotonic() - known_job.when < _JOB_ID_MAX_AGE
-            and node in allocation.nodes
-        ):
+        if known_job and time.monotonic() - known_job.when < _JOB_ID_MAX_AGE and node in allocation.nodes:
             return known_job
         started_at = time.monotonic()
         job = await self._granted_job(allocation.name, allocation.cluster_id)

@@ -73,14 +73,7 @@ _STEP_SCRIPT = (_HERE / "begin.sh").read_text("utf-8")
 
 
 def run_agent(
-    job: int,
-    node: str,
-    name: str,
-    argv: Sequence[str],
-    *,
-    path: str,
-    errors: str,
-    gres: Gres | None,
+    job: int, node: str, name: str, argv: Sequence[str], *, path: str, errors: str, gres: Gres | None
 ) -> list[str]:
     """Return the command line of srun that runs `argv` on one node of a job, as a step with all of the job's
     resources there. `errors`: absolute path of the file on the node that receives the step's error output."""

@@ -128,9 +128,7 @@ async def _jobs(
         who = f"user {owner.user}" if owner.user else "the service's user"
         for required in _required_paths(cache) if user else ():
             try:
-                await client.run(
-                    ["/bin/sh", "-c", f"{required.test} {quote(str(required.path))}"], user
-                )
+                await client.run(["/bin/sh", "-c", f"{required.test} {quote(str(required.path))}"], user)
             except ClusterUnavailable:
                 wrong.append(f"{who} cannot {required.what} {required.path}")
         default = await _default_account(client, partitions, user)
@@ -208,10 +206,7 @@ def _nodes(node_lines: Sequence[NodeLine], routes: Routes) -> Finding:
     has_default = any(line.in_default for line in node_lines)
     ways = {line: routes.acceptance(line, has_default=has_default) for line in node_lines}
     lines = sorted((line for line in node_lines if ways[line].open), key=lambda line: line.name)
-    states = [
-        (line, *node_state(line, reservation=routes.enters_reservation(ways[line])))
-        for line in lines
-    ]
+    states = [(line, *node_state(line, reservation=routes.enters_reservation(ways[line]))) for line in lines]
     up = [line for line, state, _ in states if state is NodeState.UP]
     away = [f"{line.name}: {why}" for line, state, why in states if state is not NodeState.UP]
     some = "; ".join(away[:_MAX_NODES]) + ("; …" if len(away) > _MAX_NODES else "")

@@ -50,9 +50,7 @@ class Query(Struct, Generic[T], frozen=True):
         width = len(self.fields)
         *values, rest = answer.split(self.separator, width * _MAX_ROWS)
         if len(values) % width or (rest.strip() and not values):
-            raise ValueError(
-                f"the output {answer[:200]!r} does not consist of rows of {width} fields"
-            )
+            raise ValueError(f"the output {answer[:200]!r} does not consist of rows of {width} fields")
         for at in range(0, len(values), width):
             row = (value.strip() for value in values[at : at + width])
             yield dict(zip(self.fields, row, strict=True))

@@ -26,11 +26,7 @@ _HOPELESS_REASONS = frozenset(
 )
 """Slurm's reasons for a pending job that will never start. `Job.never_starts` also includes all reasons that
 refer to a limit for a single job."""
-_HOPELESS_DESCRIPTIONS = (
-    "not in group permitted",
-    "can't use this partition",
-    "not permitted to use",
-)
+_HOPELESS_DESCRIPTIONS = ("not in group permitted", "can't use this partition", "not permitted to use")
 """Parts of descriptions that Slurm reports instead of a reason's name. Each of them belongs to a reason for a
 pending job that will never start."""
 _DEAD = frozenset({"down", "error", "future", "unknown"})
@@ -229,9 +225,7 @@ def _expand(text: str, limit: int) -> list[str]:
         if not (first.isdecimal() and last.isdecimal()):
             raise ValueError(f"{text[:100]!r} is not a list of nodes")
         if (int(last) - int(first) + 1) * len(rest) + len(names) > limit:
-            raise ValueError(
-                f"{text[:100]!r} has too many nodes; the limit is {_MAX_HOSTS:,} in one list"
-            )
+            raise ValueError(f"{text[:100]!r} has too many nodes; the limit is {_MAX_HOSTS:,} in one list")
         for number in range(int(first), int(last) + 1):
             begun = f"{text[:opening]}{number:0{len(first)}d}"
             names += [begun + end for end in rest]

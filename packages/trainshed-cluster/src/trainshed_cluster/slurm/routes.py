@@ -79,15 +79,9 @@ class Routes:
         return next(route for route in self._all if route.route.is_for(machine))
 
     def acceptance(self, line: NodeLine, *, has_default: bool) -> Acceptance:
-        way = [
-            at
-            for at, route in enumerate(self._all)
-            if route.leads_to(line, has_default=has_default)
-        ]
+        way = [at for at, route in enumerate(self._all) if route.leads_to(line, has_default=has_default)]
         reserved = [at for at in way if self._all[at].in_reservation]
-        return Acceptance(
-            self._routes, frozenset(reserved if reserved and line.is_reserved else way)
-        )
+        return Acceptance(self._routes, frozenset(reserved if reserved and line.is_reserved else way))
 
     def enters_reservation(self, accepts: Acceptance) -> bool:
         """Return whether at least one of the routes that select a node uses a reservation. `accepts`: the
@@ -118,9 +112,7 @@ def _resolve(machine: MachineRoute, settings: SlurmSettings) -> SlurmRoute:
     ]
     return SlurmRoute(
         Route(
-            tuple(machine.types),
-            tuple(machine.accelerators),
-            " with ".join(filter(None, partitions)) or None,
+            tuple(machine.types), tuple(machine.accelerators), " with ".join(filter(None, partitions)) or None
         ),
         partition,
         settings.any_account if machine.account is None else machine.account,

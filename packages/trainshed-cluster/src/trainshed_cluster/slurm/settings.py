@@ -27,27 +27,13 @@ def _text(pattern: str, what: str) -> msgspec.Meta:
 _Word = Annotated[
     str, _text(r"^[A-Za-z0-9_.,@+-]{0,200}$", "a name of Slurm with letters, digits and _.,@+-")
 ]
-_Directory = Annotated[
-    str, _text(r"^(/[^\x00-\x1f]{0,500})?$", "an absolute path, which begins with /")
-]
+_Directory = Annotated[str, _text(r"^(/[^\x00-\x1f]{0,500})?$", "an absolute path, which begins with /")]
 _Argument = Annotated[
-    str,
-    _text(
-        r"^--[a-z][a-z-]+(=[^\x00-\x1f]{1,500})?$", "an option of the form --NAME or --NAME=VALUE"
-    ),
+    str, _text(r"^--[a-z][a-z-]+(=[^\x00-\x1f]{1,500})?$", "an option of the form --NAME or --NAME=VALUE")
 ]
 
 _RESERVED_OPTIONS = (
-    *(
-        "job-name",
-        "comment",
-        "nodes",
-        "nodelist",
-        "ntasks-per-node",
-        "cpus-per-task",
-        "mem",
-        "gres",
-    ),
+    *("job-name", "comment", "nodes", "nodelist", "ntasks-per-node", "cpus-per-task", "mem", "gres"),
     *("no-shell", "no-kill", "ntasks", "mem-per-cpu", "exclusive", "chdir", "uid", "gid", "user"),
     *("immediate", "begin", "dependency"),
 )
@@ -64,9 +50,7 @@ _Constraint = Annotated[
 _ADDRESS = "a host's name or address, without a port"
 _Address = Annotated[str, _text(r"^[A-Za-z0-9_.:-]{0,253}$", _ADDRESS)]
 _Arguments = Annotated[list[_Argument], msgspec.Meta(max_length=50)]
-_Gres = Annotated[
-    str, _text(r"^([A-Za-z0-9_-]+(:[A-Za-z0-9_.-]+)?)?$", "NAME or NAME:TYPE, without a count")
-]
+_Gres = Annotated[str, _text(r"^([A-Za-z0-9_-]+(:[A-Za-z0-9_.-]+)?)?$", "NAME or NAME:TYPE, without a count")]
 _Project = Annotated[str, _text(r"^[^/\x00-\x20]{1,100}$", "a project's id, or *")]
 _User = Annotated[str, _text(r"^[A-Za-z_][A-Za-z0-9_.@-]{0,63}\$?$", "the name of a Unix user")]
 _Account = Annotated[
@@ -211,16 +195,8 @@ def _wrong_extra(extra: Iterable[str], at: str = "") -> list[str]:
     options = [re.split("=", argument.removeprefix("--"), maxsplit=1)[0] for argument in extra]
     own = {"partition", "account", "qos", "constraint"}
     return [
-        *(
-            f"{at}extra: the engine sets --{name} itself"
-            for name in options
-            if name in _RESERVED_OPTIONS
-        ),
-        *(
-            f"{at}extra: use the setting {name} instead of --{name}"
-            for name in options
-            if name in own
-        ),
+        *(f"{at}extra: the engine sets --{name} itself" for name in options if name in _RESERVED_OPTIONS),
+        *(f"{at}extra: use the setting {name} instead of --{name}" for name in options if name in own),
     ]
 
 

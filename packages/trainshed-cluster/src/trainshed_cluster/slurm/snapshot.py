@@ -13,30 +13,10 @@ from typing import Final
 from msgspec import Struct, toml
 from msgspec.structs import replace
 
-from trainshed.core.capacity import (
-    Acceptance,
-    Delay,
-    Node,
-    OthersUse,
-    WaitReason,
-    accelerator_counts,
-)
+from trainshed.core.capacity import Acceptance, Delay, Node, OthersUse, WaitReason, accelerator_counts
 from trainshed.core.failure.evidence import Cause
-from trainshed_cluster.remote.cluster import (
-    AllocationEnd,
-    AllocationName,
-    ClusterReport,
-    NodeReport,
-)
-from trainshed_cluster.slurm.records import (
-    Gres,
-    Job,
-    NodeLine,
-    Pending,
-    Step,
-    is_awaited,
-    node_state,
-)
+from trainshed_cluster.remote.cluster import AllocationEnd, AllocationName, ClusterReport, NodeReport
+from trainshed_cluster.slurm.records import Gres, Job, NodeLine, Pending, Step, is_awaited, node_state
 from trainshed_cluster.slurm.routes import Routes
 
 MAX_ADOPTION_AGE = 43200
@@ -105,8 +85,7 @@ def count_before(job: Job, pending: Iterable[Pending]) -> int | None:
         return None
     partitions = set(own.partitions)
     return sum(
-        (-other.priority, other.id) < (-own.priority, own.id)
-        and not partitions.isdisjoint(other.partitions)
+        (-other.priority, other.id) < (-own.priority, own.id) and not partitions.isdisjoint(other.partitions)
         for other in pending
     )
 
@@ -204,9 +183,7 @@ def _delays(
     jobs: Mapping[AllocationName, Job], pending: Sequence[Pending], now: float
 ) -> dict[AllocationName, Delay]:
     delays = {
-        name: delay_of(job, count_before(job, pending), now)
-        for name, job in jobs.items()
-        if job.is_pending
+        name: delay_of(job, count_before(job, pending), now) for name, job in jobs.items() if job.is_pending
     }
     return {name: delay for name, delay in delays.items() if delay is not None}
 

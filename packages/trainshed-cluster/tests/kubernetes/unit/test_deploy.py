@@ -38,16 +38,14 @@ def test_settings_change_restarts_the_service() -> None:
 
 def test_helm_chart_for_a_service_outside_the_cluster_contains_only_permissions() -> None:
     documents = chart.render_chart(user="ana@corp.example")
-    assert {document["kind"] for document in documents} == {
-        document["kind"] for document in DOCUMENTS
-    } - {*("Service", "StatefulSet", "ConfigMap")}
+    assert {document["kind"] for document in documents} == {document["kind"] for document in DOCUMENTS} - {
+        *("Service", "StatefulSet", "ConfigMap")
+    }
     subjects = [document["subjects"] for document in documents if "subjects" in document]
     assert [subject["name"] for [subject] in subjects] == ["ana@corp.example"] * 2
 
 
-def test_settings_in_the_helm_chart_are_valid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_in_the_helm_chart_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = parse(CONFIG["engines"]["kubernetes"])
     assert settings.run_as and not settings.cache, "required by the Pod Security level restricted"
     for name, value in VARIABLES.items():
@@ -63,9 +61,7 @@ def test_settings_in_the_helm_chart_are_valid(
 
 def test_chart_ports_match_the_ports_of_the_service() -> None:
     ports = {
-        port["name"]: port["port"]
-        for document in of_kind("Service")
-        for port in document["spec"]["ports"]
+        port["name"]: port["port"] for document in of_kind("Service") for port in document["spec"]["ports"]
     }
     assert ports == {document["name"]: document["containerPort"] for document in SERVICE["ports"]}
     assert ports == {
@@ -74,19 +70,12 @@ def test_chart_ports_match_the_ports_of_the_service() -> None:
         "agents": CONFIG["engines"]["kubernetes"]["port"],
     }
     for document in of_kind("Service"):
-        assert (
-            document["spec"]["selector"].items()
-            <= SET["spec"]["template"]["metadata"]["labels"].items()
-        )
+        assert document["spec"]["selector"].items() <= SET["spec"]["template"]["metadata"]["labels"].items()
     agents = next(
-        document
-        for document in of_kind("Service")
-        if document["metadata"]["name"] == "trainshed-agents"
+        document for document in of_kind("Service") if document["metadata"]["name"] == "trainshed-agents"
     )
     assert agents["metadata"]["name"] == CONFIG["engines"]["kubernetes"]["address"]
-    assert agents["spec"]["publishNotReadyAddresses"], (
-        "agents must reach the service before it is ready"
-    )
+    assert agents["spec"]["publishNotReadyAddresses"], "agents must reach the service before it is ready"
 
 
 def test_persistent_directories_of_the_service_pod_are_in_its_volume() -> None:
@@ -137,16 +126,12 @@ _PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
 
 def test_image_versions_match_the_chart_and_the_project() -> None:
     [debian] = re.findall(
-        r"^ARG BASE=.*debian:(\w+)-slim$",
-        (DEPLOY / "image/Containerfile").read_text(),
-        re.MULTILINE,
+        r"^ARG BASE=.*debian:(\w+)-slim$", (DEPLOY / "image/Containerfile").read_text(), re.MULTILINE
     )
     base = (DEPLOY / "pods/Containerfile").read_text()
     assert f"ARG PYTHON={_PYTHONS[debian]}\n" in base
     assert CONFIG["engines"]["kubernetes"]["image"].endswith(f":{_PYTHONS[debian]}")
-    version = tomllib.loads((ROOT / "packages/trainshed/pyproject.toml").read_text())["project"][
-        "version"
-    ]
+    version = tomllib.loads((ROOT / "packages/trainshed/pyproject.toml").read_text())["project"]["version"]
     assert SERVICE["image"].endswith(f":{version}")
     described = yaml.safe_load((chart.CHART / "Chart.yaml").read_text())
     assert described["version"] == described["appVersion"] == version
@@ -161,11 +146,7 @@ def test_service_image_uses_the_locked_packages() -> None:
     def read_pins(path: str) -> set[str]:
         return set(re.findall(r"^[a-z0-9-]+==\S+", (ROOT / path).read_text(), re.MULTILINE))
 
-    assert (
-        read_pins("locks/run.txt")
-        <= read_pins("locks/kubernetes.txt")
-        <= read_pins("locks/dev.txt")
-    )
+    assert read_pins("locks/run.txt") <= read_pins("locks/kubernetes.txt") <= read_pins("locks/dev.txt")
 
 
 def test_secret_variables_come_from_a_kubernetes_secret() -> None:

@@ -128,9 +128,7 @@ async def test_doctor_reports_unusable_nodes_and_missing_devices(tmp_path: Path)
     assert findings["NVIDIA_TESLA_T4"].verdict is Verdict.LESS
 
 
-def test_doctor_reports_wrong_settings_and_a_service_address_that_pods_cannot_reach(
-    tmp_path: Path,
-) -> None:
+def test_doctor_reports_wrong_settings_and_a_service_address_that_pods_cannot_reach(tmp_path: Path) -> None:
     [wrong] = examine_kubernetes({"lease": 1})
     assert "image: it is missing" in wrong.text and "lease" in wrong.text
     absent = str(tmp_path / "absent")

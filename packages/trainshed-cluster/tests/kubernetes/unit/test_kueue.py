@@ -165,9 +165,7 @@ async def test_attempt_becomes_a_single_kueue_workload_and_shows_the_wait_reason
     await api.put("ADDED", "workloads", workload("theirs"))
     await api.put("ADDED", "workloads", workload(GROUP, 1, QuotaReserved=condition))
     delay = await delays(here, *ALLOCATIONS)
-    assert delay.message == (
-        f"Kueue has not admitted the job to queue users yet: {condition[2]} (Pending)"
-    )
+    assert delay.message == (f"Kueue has not admitted the job to queue users yet: {condition[2]} (Pending)")
     assert (delay.word, delay.position) == ("Pending", 2)
     await api.admit()
     granted = await asyncio.gather(*acquisitions)
@@ -204,9 +202,7 @@ async def test_pod_without_kueue_admission_is_rejected(start: Start) -> None:
     acquiring = acquire(here, 0)
     await api.until(lambda: bool(api.kinds["pods"]))
     await api.admit()
-    with pytest.raises(
-        ClusterRefused, match="Pod default/job-0-1-0 started without Kueue's admission"
-    ):
+    with pytest.raises(ClusterRefused, match="Pod default/job-0-1-0 started without Kueue's admission"):
         await acquiring
     await here.close()
     assert "job-0-1-0" in api.deleted
@@ -242,9 +238,7 @@ async def test_moved_replica_gets_a_new_pod_only_after_its_old_pod_has_ended(sta
 
 
 def delay_of(own: dict[str, Any], *others: dict[str, Any]) -> Delay | None:
-    return kueue.delay(
-        parse_workload(own), [parse_workload(workload) for workload in (own, *others)]
-    )
+    return kueue.delay(parse_workload(own), [parse_workload(workload) for workload in (own, *others)])
 
 
 NO_QUOTA = ("False", "Pending", "no quota")
@@ -304,8 +298,6 @@ async def test_pod_ended_by_kueue_counts_as_preempted() -> None:
         ({"queue": "volcano"}, "queue"),
     ],
 )
-async def test_invalid_combinations_of_queue_settings_are_rejected(
-    table: dict[str, str], text: str
-) -> None:
+async def test_invalid_combinations_of_queue_settings_are_rejected(table: dict[str, str], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         parse({"image": "i:1", **table})

@@ -86,9 +86,7 @@ def pod_of(settings: KubernetesSettings, need: NodeNeed) -> dict[str, Any]:
         ("gang", PLAIN, msgspec.structs.replace(NEED, gang_size=2)),
     ],
 )
-def test_pod_manifest_matches_the_golden_file(
-    name: str, table: dict[str, Any], need: NodeNeed
-) -> None:
+def test_pod_manifest_matches_the_golden_file(name: str, table: dict[str, Any], need: NodeNeed) -> None:
     pod = pod_of(parse(table), need)
     path = GOLDEN / f"pod_{name}.json"
     if os.environ.get("UPDATE_GOLDEN"):
@@ -120,18 +118,9 @@ def test_replacement_pod_of_an_allocation_has_a_different_name() -> None:
     route = Routes(settings).of(NEED.machine)
     for attempt_number in (0, 1, 12):
         made_again = manifests.pod(
-            settings,
-            route,
-            None,
-            ALLOCATION,
-            NEED,
-            command=("x",),
-            cache="/c",
-            again=attempt_number,
+            settings, route, None, ALLOCATION, NEED, command=("x",), cache="/c", again=attempt_number
         )
-        assert made_again["metadata"]["name"] == manifests.pod_name(
-            NEED, ALLOCATION, attempt_number
-        )
+        assert made_again["metadata"]["name"] == manifests.pod_name(NEED, ALLOCATION, attempt_number)
         assert manifests.predecessor_count(msgspec.convert(made_again, Pod)) == attempt_number
     assert manifests.pod_name(NEED, ALLOCATION, 1) == "cmle-training-workerpool0-0123abcd-1-2-3-1"
 
@@ -218,14 +207,9 @@ def test_python_interpreters_outside_the_cache_use_persistent_volumes_if_possibl
 def test_pod_with_a_custom_image_gets_a_copy_of_python_from_the_configured_image() -> None:
     """The image is unchanged except for the directory of the agent's Python. The Pod does not contain the
     program's command."""
-    pod = pod_of(
-        parse(PLAIN), msgspec.structs.replace(NEED, image="registry.example/team/trainer:v1")
-    )
+    pod = pod_of(parse(PLAIN), msgspec.structs.replace(NEED, image="registry.example/team/trainer:v1"))
     [replica], [carrier] = pod["spec"]["containers"], pod["spec"]["initContainers"]
-    assert (replica["image"], carrier["image"]) == (
-        "registry.example/team/trainer:v1",
-        PLAIN["image"],
-    )
+    assert (replica["image"], carrier["image"]) == ("registry.example/team/trainer:v1", PLAIN["image"])
     assert replica["command"][:4] == [
         "/opt/trainshed/lib/ld.so",
         "--library-path",

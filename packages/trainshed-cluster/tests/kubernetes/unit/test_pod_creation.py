@@ -72,9 +72,7 @@ async def test_pod_that_runs_before_the_create_response_arrives_is_used_and_not_
     assert attached == ["/api/v1/namespaces/default/pods/one"]
 
 
-async def test_pod_deleted_before_the_create_response_arrives_fails_the_allocation(
-    start: Start,
-) -> None:
+async def test_pod_deleted_before_the_create_response_arrives_fails_the_allocation(start: Start) -> None:
     api = Api(("ADDED", pod("Pending", 1)), ("DELETED", pod("Pending", 2)))
     here = await start(api)
     async with asyncio.timeout(60):

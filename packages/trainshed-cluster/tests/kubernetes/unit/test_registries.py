@@ -49,9 +49,7 @@ def test_registry_that_requires_a_login_is_read_with_the_configured_credentials(
 ) -> None:
     registry.login = "ada:secret"
     name, insecure = f"{registry.host}/team/trainer:v1", (registry.host,)
-    assert "requires credentials, and none are configured" in read_error(
-        Registries(insecure=insecure), name
-    )
+    assert "requires credentials, and none are configured" in read_error(Registries(insecure=insecure), name)
     wrong = logins(tmp_path, registry.host, "ada:wrong")
     assert "denies access (401)" in read_error(Registries(wrong, insecure), name)
     right = logins(tmp_path, registry.host, "ada:secret")
@@ -64,9 +62,7 @@ def test_only_insecure_registries_are_called_without_tls(registry: Registry) -> 
     assert "Invalid IPv6 URL" in read_error(Registries(), "[:1/team/trainer:v1")
 
 
-async def test_registry_is_queried_once_a_minute_and_its_outage_is_reported(
-    registry: Registry,
-) -> None:
+async def test_registry_is_queried_once_a_minute_and_its_outage_is_reported(registry: Registry) -> None:
     now, lines = [0], list[str]()
     images = ClusterImages(Registries(insecure=(registry.host,)).read, now=lambda: now[0])
     name = f"{registry.host}/team/trainer:v1"

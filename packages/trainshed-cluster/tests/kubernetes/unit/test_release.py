@@ -38,10 +38,7 @@ def pod(phase: str, version: int, **metadata: Any) -> dict[str, Any]:
             **metadata,
         },
         "spec": {"nodeName": "a", "containers": []},
-        "status": {
-            "phase": phase,
-            "containerStatuses": [{"name": "replica", "state": states[phase]}],
-        },
+        "status": {"phase": phase, "containerStatuses": [{"name": "replica", "state": states[phase]}]},
     }
 
 

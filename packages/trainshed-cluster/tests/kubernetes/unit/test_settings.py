@@ -59,10 +59,7 @@ def test_all_wrong_settings_are_reported_at_once() -> None:
             {"accelerators": {"NVIDIA_L4": {}, "NVIDIA_TESLA_T4": {}}},
             "nvidia.com/gpu of the same nodes is already used for NVIDIA_L4",
         ),
-        (
-            {"machines": [{"types": ["n1-standard-3"]}]},
-            "machine type 'n1-standard-3' does not exist",
-        ),
+        ({"machines": [{"types": ["n1-standard-3"]}]}, "machine type 'n1-standard-3' does not exist"),
         ({"machines": [{"node_selector": {"a": "b"}}]}, "sets neither types nor accelerators"),
         (
             {"machines": [{"types": ["n1-*"]}, {"types": ["n1-standard-4"]}]},
@@ -92,9 +89,7 @@ def test_kubeconfig_path_is_read_from_the_settings_or_else_from_the_environment(
 def test_docs_list_every_setting_with_its_default() -> None:
     """docs/kubernetes.md#settings."""
     page = (ROOT / "docs/kubernetes.md").read_text()
-    rows = re.findall(
-        r"^\| `([a-z_]+)` \| (?:`([^`]*)`)? ?\|", page.partition("## Settings")[2], re.M
-    )
+    rows = re.findall(r"^\| `([a-z_]+)` \| (?:`([^`]*)`)? ?\|", page.partition("## Settings")[2], re.M)
     known = {
         field.name: field.default_factory()
         if field.default is msgspec.NODEFAULT and callable(field.default_factory)

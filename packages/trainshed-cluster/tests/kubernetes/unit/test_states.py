@@ -112,9 +112,7 @@ def test_pod_requests_include_init_containers_and_sidecars() -> None:
 def test_node_report_contains_only_usable_nodes_and_nodes_with_jobs() -> None:
     selector = {"node_selector": {"pool": "training"}}
     inside, outside = node("node-b", labels={"pool": "training"}), node("node-a")
-    assert [known.node.name for known in report([inside, outside], [], selector).nodes] == [
-        "node-b"
-    ]
+    assert [known.node.name for known in report([inside, outside], [], selector).nodes] == ["node-b"]
     assert len(report([inside, outside], [pod(**RUNNING)], selector).nodes) == 2
 
 
@@ -122,10 +120,7 @@ def test_tainted_node_accepts_only_machines_with_a_toleration() -> None:
     tainted = node(taints=[{"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}])
     table = {
         "machines": [
-            {
-                "types": ["a2-*"],
-                "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "gpu"}],
-            }
+            {"types": ["a2-*"], "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "gpu"}]}
         ]
     }
     [node_report] = report([tainted], [], table).nodes
@@ -198,9 +193,7 @@ def test_image_pull_failure_is_reported_with_its_reason() -> None:
     assert states.delay(pod(phase="Pending", **usual)) is None
 
 
-@pytest.mark.parametrize(
-    "word", ["InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"]
-)
+@pytest.mark.parametrize("word", ["InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"])
 def test_pod_with_a_permanent_waiting_reason_is_rejected(word: str) -> None:
     why = states.refusal(pod(phase="Pending", **container(waiting={"reason": word})))
     assert why and word in why and "engines.kubernetes" in why
@@ -209,16 +202,10 @@ def test_pod_with_a_permanent_waiting_reason_is_rejected(word: str) -> None:
 @pytest.mark.parametrize(
     ("status", "deleted", "loss"),
     [
-        (
-            container(terminated={"exitCode": 137, "reason": "OOMKilled"}),
-            False,
-            Cause.OUT_OF_MEMORY,
-        ),
+        (container(terminated={"exitCode": 137, "reason": "OOMKilled"}), False, Cause.OUT_OF_MEMORY),
         (eviction("The node was low on resource: ephemeral-storage."), False, Cause.POD_EVICTED),
         (
-            eviction(
-                "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."
-            ),
+            eviction("Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."),
             False,
             Cause.OUT_OF_DISK,
         ),
@@ -228,16 +215,8 @@ def test_pod_with_a_permanent_waiting_reason_is_rejected(word: str) -> None:
             False,
             Cause.OUT_OF_DISK,
         ),
-        (
-            eviction('Usage of EmptyDir volume "scratch" exceeds the limit "1Gi". '),
-            False,
-            Cause.OUT_OF_DISK,
-        ),
-        (
-            eviction('Usage of EmptyDir volume "shm" exceeds the limit "1Gi". '),
-            False,
-            Cause.OUT_OF_MEMORY,
-        ),
+        (eviction('Usage of EmptyDir volume "scratch" exceeds the limit "1Gi". '), False, Cause.OUT_OF_DISK),
+        (eviction('Usage of EmptyDir volume "shm" exceeds the limit "1Gi". '), False, Cause.OUT_OF_MEMORY),
         ({"reason": "Preempting", "message": "Preempted"}, False, Cause.CLUSTER_PREEMPTED),
         ({"reason": "NodeShutdown"}, False, Cause.NODE_FAILED),
         ({"reason": "DeadlineExceeded"}, False, Cause.ALLOCATION_EXPIRED),
@@ -246,9 +225,7 @@ def test_pod_with_a_permanent_waiting_reason_is_rejected(word: str) -> None:
         ({"conditions": [DISRUPTED | PREEMPTED]}, True, Cause.CLUSTER_PREEMPTED),
     ],
 )
-def test_pod_end_is_reported_with_its_cause(
-    status: dict[str, Any], deleted: bool, loss: Cause
-) -> None:
+def test_pod_end_is_reported_with_its_cause(status: dict[str, Any], deleted: bool, loss: Cause) -> None:
     ended = states.end(pod(deleted=deleted, phase="Failed", **status), deleted=deleted)
     assert ended.loss is loss and not ended.why.endswith(".")
     if loss is Cause.AGENT_LOST:

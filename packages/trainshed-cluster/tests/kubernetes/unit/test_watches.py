@@ -84,9 +84,7 @@ def client_of(tmp_path: Path) -> Callable[[Callable[..., Any]], ApiClient]:
     return lambda answer: ApiClient(settings, httpx2.MockTransport(answer))
 
 
-async def follow_script(
-    api: Api, client: ApiClient
-) -> tuple[dict[str, str], list[tuple[str, bool]]]:
+async def follow_script(api: Api, client: ApiClient) -> tuple[dict[str, str], list[tuple[str, bool]]]:
     """Return the known Pods (phase by name) at the end of the script, and all changes: (name, is gone)."""
     changes: list[tuple[str, bool]] = []
 
@@ -101,14 +99,10 @@ async def follow_script(
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     await client.close()
-    return {
-        changed.metadata.name: changed.status.phase for changed in pods.objects.values()
-    }, changes
+    return {changed.metadata.name: changed.status.phase for changed in pods.objects.values()}, changes
 
 
-async def test_pod_list_reads_all_pages_and_the_pod_watch_resumes_after_its_end(
-    client_of: Any,
-) -> None:
+async def test_pod_list_reads_all_pages_and_the_pod_watch_resumes_after_its_end(client_of: Any) -> None:
     changes = [watch_event("MODIFIED", pod("a", 6, "Running")), watch_event("DELETED", pod("b", 7))]
     mark = {"metadata": {"resourceVersion": "20"}, "spec": {"containers": None}}
     lists = [list_page(5, pod("a", 1), more="next"), list_page(5, pod("b", 2))]
@@ -124,10 +118,7 @@ async def test_pod_list_reads_all_pages_and_the_pod_watch_resumes_after_its_end(
 async def test_expired_watch_restarts_with_a_new_list(client_of: Any) -> None:
     gone = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
     api = Api(
-        [
-            list_page(5, pod("a", 1), pod("b", 2)),
-            list_page(90, pod("b", 80, "Running"), pod("c", 81)),
-        ],
+        [list_page(5, pod("a", 1), pod("b", 2)), list_page(90, pod("b", 80, "Running"), pod("c", 81))],
         [[gone]],
     )
     known, changes = await follow_script(api, client_of(api.answer))
@@ -181,9 +172,7 @@ async def test_repeated_start_of_the_cluster_connection_counts_each_pod_once(mak
 
 
 @pytest.mark.parametrize("status", [401, 429])
-async def test_temporary_api_error_at_the_start_raises_a_retryable_error(
-    make: Make, status: int
-) -> None:
+async def test_temporary_api_error_at_the_start_raises_a_retryable_error(make: Make, status: int) -> None:
     with pytest.raises(ClusterUnavailable, match=str(status)):
         await make(Mock(answer=Mock(return_value=httpx2.Response(status)))).start()
 

@@ -110,9 +110,7 @@ def _of(*members: tuple[str, bytes, str]) -> bytes:
     ],
     ids=lambda members: " ".join(name for name, _, _ in members),
 )
-def test_path_traversal_in_a_tar_is_rejected(
-    tmp_path: Path, members: list[tuple[str, bytes, str]]
-) -> None:
+def test_path_traversal_in_a_tar_is_rejected(tmp_path: Path, members: list[tuple[str, bytes, str]]) -> None:
     (tmp_path / "victim").write_text("as it was")
     with pytest.raises((TransferError, OSError)):
         _unpack(_of(*members), tmp_path / "target")

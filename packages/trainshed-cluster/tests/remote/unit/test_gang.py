@@ -26,21 +26,14 @@ def test_live_replicas_keep_their_allocations_while_the_gang_waits_for_another_n
     assert gang.allocations_to_acquire() == [1]
     agent.is_gone = True
     assert gang.allocations_to_acquire() == [0, 1]
-    agent.is_gone, gang.record = (
-        False,
-        gang.record.with_replica_slot(replace(replica_slots[0], launched=0)),
-    )
-    assert gang.allocations_to_acquire() == [0, 1, 2], (
-        "without running programs, no allocation is kept"
-    )
+    agent.is_gone, gang.record = (False, gang.record.with_replica_slot(replace(replica_slots[0], launched=0)))
+    assert gang.allocations_to_acquire() == [0, 1, 2], "without running programs, no allocation is kept"
 
 
 def test_replica_whose_node_left_the_allocation_gets_a_separate_allocation() -> None:
     """Otherwise the other replicas, once lost, would wait for the node of the displaced one."""
     requests = [SlotRequest(ReplicaId(1, n), f"r{n}", node) for n, node in enumerate("abbc")]
-    replica_slots = tuple(
-        ReplicaSlot(request.replica, request, allocation_index=0) for request in requests
-    )
+    replica_slots = tuple(ReplicaSlot(request.replica, request, allocation_index=0) for request in requests)
     vacant = replace(replica_slots[2], is_vacant=True)
     record = GangRecord(JobUid(7), 1, replica_slots, {0: (need("a"), need("b"), need("c"))}, 60.0)
     assert with_chosen_nodes(record, 0, ["a"]) is record

@@ -7,9 +7,7 @@ from trainshed.engines.local import machine
 from trainshed_cluster.remote.options import service_identity
 
 
-def test_copied_or_recreated_data_directory_has_a_different_service_identity(
-    tmp_path: Path,
-) -> None:
+def test_copied_or_recreated_data_directory_has_a_different_service_identity(tmp_path: Path) -> None:
     data = tmp_path / "data"
     engine, copy = data / "engines/slurm", tmp_path / "copy"
     own = service_identity(data, engine)

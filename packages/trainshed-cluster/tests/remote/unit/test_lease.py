@@ -8,13 +8,7 @@ from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaNoted, ReplicaStarted
 from trainshed.core.names import ReplicaId
 from trainshed_cluster.remote.clocks import Reading, skew_message
-from trainshed_cluster.remote.lease import (
-    LAST_GRACE,
-    Lease,
-    beat_interval,
-    death_timeout,
-    remaining_grace,
-)
+from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat_interval, death_timeout, remaining_grace
 
 
 def test_lease_is_renewed_from_the_time_at_which_the_acknowledged_heartbeat_was_sent() -> None:
@@ -56,16 +50,12 @@ def test_heartbeat_of_an_earlier_connection_does_not_renew_the_lease() -> None:
 @pytest.mark.parametrize(
     ("now", "grace"), [(90, LAST_GRACE), (91, LAST_GRACE - 1), (93, 0), (95, 0), (1000, 0)]
 )
-def test_grace_period_is_shortened_by_the_time_since_the_lease_expired(
-    now: float, grace: float
-) -> None:
+def test_grace_period_is_shortened_by_the_time_since_the_lease_expired(now: float, grace: float) -> None:
     assert remaining_grace(90, now) == grace
 
 
 @pytest.mark.parametrize("seconds", [5.0, 36.0, 90.0, 300.0])
-def test_replicas_are_reported_lost_only_after_their_programs_must_have_ended(
-    seconds: float,
-) -> None:
+def test_replicas_are_reported_lost_only_after_their_programs_must_have_ended(seconds: float) -> None:
     assert death_timeout(seconds) > seconds + LAST_GRACE
     # Two beats may be lost.
     assert 3 * beat_interval(seconds) < seconds
@@ -94,9 +84,7 @@ def test_event_times_of_a_node_are_converted_to_the_clock_of_the_service(skew: i
 def test_repeated_event_report_has_the_same_time_despite_network_delays() -> None:
     for skew in (-7200, 0, 7200):
         began = NOW + skew * SECOND
-        readings = [
-            Reading(began + 9 * SECOND - late, NOW + 9 * SECOND) for late in (0, SECOND, 4 * SECOND)
-        ]
+        readings = [Reading(began + 9 * SECOND - late, NOW + 9 * SECOND) for late in (0, SECOND, 4 * SECOND)]
         assert len({reading.ours_at(began) for reading in readings}) == 1
 
 

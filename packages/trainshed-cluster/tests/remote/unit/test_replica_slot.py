@@ -9,14 +9,7 @@ from trainshed.core.failure.evidence import Cause
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.lifecycle.transition import Ignore, Illegal, IllegalTransition, Next
 from trainshed.engines.port import Slot, SlotRequest
-from trainshed_cluster.remote.replica_slot import (
-    TABLE,
-    ReplicaSlot,
-    SlotState,
-    SlotTrigger,
-    fire,
-    state_of,
-)
+from trainshed_cluster.remote.replica_slot import TABLE, ReplicaSlot, SlotState, SlotTrigger, fire, state_of
 
 REQUEST = SlotRequest(PRIMARY, "r0", "a")
 SLOT = Slot(PRIMARY, "a", "r0", "127.0.0.1", "127.0.0.1", 2222)
@@ -24,10 +17,7 @@ NEW = ReplicaSlot(PRIMARY, REQUEST, allocation_index=0)
 RUNNING = replace(NEW, slot=SLOT, launched=2, lost=1)
 SLOTS: dict[SlotState, tuple[ReplicaSlot, ...]] = {
     SlotState.WAITING: (NEW, replace(NEW, launched=2, ended=2)),
-    SlotState.READY: (
-        replace(NEW, slot=SLOT),
-        replace(NEW, slot=SLOT, launched=2, lost=2, ended=1),
-    ),
+    SlotState.READY: (replace(NEW, slot=SLOT), replace(NEW, slot=SLOT, launched=2, lost=2, ended=1)),
     SlotState.RUNNING: (RUNNING,),
     SlotState.DETACHED: (replace(NEW, launched=2, lost=1),),
     SlotState.VACANT: (replace(NEW, slot=SLOT, launched=2, ended=2, is_vacant=True),),

@@ -37,9 +37,7 @@ class RecordingCluster:
     #: Why the cluster can never be used.
     rejection: str = ""
     calls: list[str] = field(default_factory=list[str])
-    changes: asyncio.Queue[ClusterReport | None] = field(
-        default_factory=asyncio.Queue[ClusterReport | None]
-    )
+    changes: asyncio.Queue[ClusterReport | None] = field(default_factory=asyncio.Queue[ClusterReport | None])
 
     async def start(self) -> None:
         if self.rejection:
@@ -60,18 +58,12 @@ class RecordingCluster:
             yield report
 
     async def acquire(
-        self,
-        name: AllocationName,
-        needs: Sequence[NodeNeed],
-        *,
-        avoid: Collection[str] | None = None,
+        self, name: AllocationName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
     ) -> Allocation:
         return Allocation(name, "12", tuple(need.node for need in needs))
 
 
-def new_report(
-    node: str, queried_at: float, allocation: AllocationName | None = None
-) -> ClusterReport:
+def new_report(node: str, queried_at: float, allocation: AllocationName | None = None) -> ClusterReport:
     return ClusterReport(
         (NodeReport(Node(node, 4, 2**30), NodeState.UP),),
         {allocation: frozenset({node})} if allocation else {},
@@ -94,15 +86,9 @@ async def test_cluster_that_is_unavailable_at_service_start_is_used_after_its_fi
     await awaited.start()
     [stand_in] = awaited.report().nodes
     assert (stand_in.node.name, stand_in.node.unreached) == ("slurm", "no answer")
-    assert (stand_in.state, stand_in.cause) == (
-        NodeState.GONE,
-        "cluster slurm does not respond: no answer",
-    )
+    assert (stand_in.state, stand_in.cause) == (NodeState.GONE, "cluster slurm does not respond: no answer")
     # The state of allocations is unknown.
-    for asking in (
-        awaited.acquire(ALLOCATION, [NodeNeed("n1", 1, 1, 1)]),
-        awaited.release(ALLOCATION),
-    ):
+    for asking in (awaited.acquire(ALLOCATION, [NodeNeed("n1", 1, 1, 1)]), awaited.release(ALLOCATION)):
         with pytest.raises(ClusterUnavailable, match="cluster slurm does not respond: no answer"):
             await asking
     assert not slurm.calls

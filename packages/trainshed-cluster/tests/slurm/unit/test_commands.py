@@ -156,13 +156,7 @@ def test_slurm_node_state_is_parsed_as_a_node_state_and_its_cause(
 
 @pytest.mark.parametrize(
     ("text", "awaited"),
-    [
-        ("mixed*", True),
-        ("idle+not_responding", True),
-        ("DOWN*", False),
-        ("down", False),
-        ("", False),
-    ],
+    [("mixed*", True), ("idle+not_responding", True), ("DOWN*", False), ("down", False), ("", False)],
 )
 def test_unresponsive_slurm_node_is_awaited_until_slurm_marks_the_node_as_down(
     text: str, awaited: bool
@@ -191,9 +185,7 @@ def test_reserved_node_is_up_for_requests_in_its_reservation() -> None:
         ("", []),
     ],
 )  # fmt: skip
-def test_gres_text_of_slurm_is_parsed_into_device_names_types_and_counts(
-    text: str, seen: list[Gres]
-) -> None:
+def test_gres_text_of_slurm_is_parsed_into_device_names_types_and_counts(text: str, seen: list[Gres]) -> None:
     assert list(records.parse_gres(text)) == seen
 
 
@@ -295,9 +287,7 @@ MACHINES = SlurmSettings(
     accelerators={"NVIDIA_TESLA_T4": "t4"},
     machines=[
         MachineRoute(types=["a2-*", "n1-highmem-*"], partition="tiny", account="lab"),
-        MachineRoute(
-            accelerators=["NVIDIA_TESLA_T4"], partition="hi,short", constraint="new", qos=""
-        ),
+        MachineRoute(accelerators=["NVIDIA_TESLA_T4"], partition="hi,short", constraint="new", qos=""),
         MachineRoute(accelerators=["NVIDIA_L4"], partition="hi", gres="shard:l4"),
     ],
 )
@@ -335,13 +325,8 @@ def test_node_accepts_only_machine_types_that_the_settings_assign_to_the_node() 
 
 def test_only_nodes_of_the_configured_partition_and_nodes_with_jobs_are_reported() -> None:
     only = SlurmSettings(partition="tiny")
-    assert [report.node.name for report in take_snapshot(settings=only).report.nodes] == [
-        "node1",
-        "node2",
-    ]
-    assert not take_snapshot(settings=only).report.nodes[1].node.accepts.open, (
-        "only nodes with jobs remain"
-    )
+    assert [report.node.name for report in take_snapshot(settings=only).report.nodes] == ["node1", "node2"]
+    assert not take_snapshot(settings=only).report.nodes[1].node.accepts.open, "only nodes with jobs remain"
     assert Routes(only).partitions == "tiny"
 
 
@@ -356,7 +341,5 @@ def test_only_nodes_of_the_configured_partition_and_nodes_with_jobs_are_reported
         ("big", False),
     ],
 )
-def test_slurm_constraint_is_compared_with_the_features_of_a_node(
-    constraint: str, has: bool
-) -> None:
+def test_slurm_constraint_is_compared_with_the_features_of_a_node(constraint: str, has: bool) -> None:
     assert has_features(constraint, {"new"}) is has

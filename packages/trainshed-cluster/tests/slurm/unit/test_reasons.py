@@ -23,10 +23,7 @@ from trainshed_cluster.slurm.snapshot import (
         ("Resources", "the required resources are in use"),
         ("Priority", "other jobs have priority"),
         ("ReqNodeNotAvail", "a required node is not available"),
-        (
-            "ReqNodeNotAvail, UnavailableNodes:node[1-3]",
-            "a required node is not available: node[1-3]",
-        ),
+        ("ReqNodeNotAvail, UnavailableNodes:node[1-3]", "a required node is not available: node[1-3]"),
         (
             "ReqNodeNotAvail, Reserved for maintenance",
             "a required node is not available: Reserved for maintenance",
@@ -53,8 +50,7 @@ def test_wait_message_contains_the_reason_and_the_start_estimate_of_slurm() -> N
     seen = delay_of(job("Resources", 160, nodes=3), 4, 100)
     assert seen is not None
     assert (
-        seen.message
-        == "Slurm has not granted its 3 nodes yet: the required resources are in use (Resources)"
+        seen.message == "Slurm has not granted its 3 nodes yet: the required resources are in use (Resources)"
     )
     assert (seen.position, seen.expected) == (5, 160 * 10**9)
     assert delay_of(job("None"), 0, 100) is None, "Slurm has not examined it yet"
@@ -73,9 +69,7 @@ def test_wait_message_contains_the_reason_and_the_start_estimate_of_slurm() -> N
         (100 + 200 * 86400, False),
     ],
 )
-def test_past_and_placeholder_start_estimates_are_omitted(
-    starts: int | None, is_shown: bool
-) -> None:
+def test_past_and_placeholder_start_estimates_are_omitted(starts: int | None, is_shown: bool) -> None:
     delay = delay_of(job("Resources", starts), 4, 100)
     assert delay is not None and (delay.expected is not None) == is_shown
 
@@ -109,9 +103,7 @@ def test_queue_position_counts_jobs_in_shared_partitions() -> None:
         ("FAILED", None),
     ],
 )
-def test_cause_of_an_allocation_end_is_derived_from_its_slurm_state(
-    state: str, loss: Cause | None
-) -> None:
+def test_cause_of_an_allocation_end_is_derived_from_its_slurm_state(state: str, loss: Cause | None) -> None:
     ending = cause_of_end(Job(7, "a", state, 1, 1, 1, (), (), 0, 0, "None"))
     assert (ending and ending.loss) == loss
     assert ending is None or ending.why.endswith(f"({state})")

@@ -36,11 +36,7 @@ def run_release(directory: Path, step: int, answers: Sequence[str]) -> list[str]
         (directory / name).chmod(0o755)
     subprocess.run(
         release_command("/nowhere"),
-        env={
-            "PATH": f"{directory}:/usr/bin:/bin",
-            "SLURM_JOB_ID": "12",
-            "SLURM_STEP_ID": str(step),
-        },
+        env={"PATH": f"{directory}:/usr/bin:/bin", "SLURM_JOB_ID": "12", "SLURM_STEP_ID": str(step)},
         check=False,
         timeout=60,
     )

@@ -88,9 +88,7 @@ def test_docs_list_every_setting_with_its_default() -> None:
     """docs/slurm.md: every setting with its default, in order."""
     page = (ROOT / "docs/slurm.md").read_text()
     rows = [row.split("|") for row in page.partition("\n## Settings\n")[2].splitlines()]
-    documented = [
-        tuple(cell.strip().strip("`") for cell in row[1:3]) for row in rows if len(row) > 3
-    ]
+    documented = [tuple(cell.strip().strip("`") for cell in row[1:3]) for row in rows if len(row) > 3]
     assert documented[2:] == [
         (field.name, msgspec.json.encode("" if default is None else default).decode().strip('"'))
         for field in msgspec.structs.fields(SlurmSettings)

@@ -45,16 +45,10 @@ async def test_jobs_of_projects_without_a_configured_unix_user_are_rejected() ->
     with pytest.raises(ClusterRefused, match="jobs of project speech have no user"):
         await users.owner("speech")
     assert {os.geteuid(), 61001} == set(users.uids)
-    assert (users.name_of(os.geteuid()), users.name_of(61001), users.name_of(4)) == (
-        "",
-        "vision",
-        None,
-    )
+    assert (users.name_of(os.geteuid()), users.name_of(61001), users.name_of(4)) == ("", "vision", None)
 
 
-async def test_two_names_of_the_same_unix_user_map_to_the_same_owner(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_two_names_of_the_same_unix_user_map_to_the_same_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm identifies a job's user only by number."""
     alias = UnixUser("video", VISION.uid, VISION.gid, VISION.home)
     monkeypatch.setattr(users, "look_up", {"vision": VISION, "video": alias}.__getitem__)
@@ -96,9 +90,7 @@ def test_each_user_has_a_separate_node_directory() -> None:
     assert node_directory(scratch, None) == f"/scratch/{ME}/trainshed-{os.geteuid()}"
 
 
-def test_impossible_user_settings_are_rejected_at_the_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_impossible_user_settings_are_rejected_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     table = {"users": {"vision": "daemon", "*": getpass.getuser()}, "directory": "/scratch/agents"}
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(ValueError) as caught:

@@ -14,16 +14,7 @@ from trainshed.api.calls.http import MAX_BODY, error_response, parse_by_size
 from trainshed.api.calls.services import ApiSettings, Authenticate
 from trainshed.api.trainshed_v1.call import read_record
 from trainshed.core.errors import InvalidRequest
-from trainshed.httpd.messages import (
-    JSON,
-    Receive,
-    Request,
-    Response,
-    Scope,
-    Send,
-    serve,
-    sized_response,
-)
+from trainshed.httpd.messages import JSON, Receive, Request, Response, Scope, Send, serve, sized_response
 from trainshed.wire.json import decode_text
 from trainshed.wire.status import CallRejected, WireError
 from trainshed_console.in_process import InProcessCaller
@@ -52,9 +43,7 @@ class _Fault(Struct, frozen=True):
 class McpSurface:
     """Responds to requests at `/mcp`, as an ASGI application."""
 
-    def __init__(
-        self, settings: ApiSettings, authenticate: Authenticate, caller: InProcessCaller
-    ) -> None:
+    def __init__(self, settings: ApiSettings, authenticate: Authenticate, caller: InProcessCaller) -> None:
         self._settings = settings
         self._authenticate = authenticate
         self._caller = caller
@@ -89,9 +78,7 @@ class McpSurface:
                     "capabilities": {"tools": {}},
                     "instructions": _INSTRUCTIONS,
                     **_CACHED,
-                    "_meta": {
-                        f"{_META}serverInfo": {"name": "trainshed", "version": settings.version}
-                    },
+                    "_meta": {f"{_META}serverInfo": {"name": "trainshed", "version": settings.version}},
                 }
             case "tools/list":
                 result = {"tools": [tool.public for tool in TOOLS], **_CACHED}
@@ -102,9 +89,7 @@ class McpSurface:
                     known = ", ".join(BY_NAME)
                     wrong = f"Call one of the tools {known}. Pass its arguments as an object."
                     return _error_response(identity, _Fault(-32602, wrong))
-                api = CallerApi(
-                    self._caller, principal, settings.project, settings.region, self._submitting
-                )
+                api = CallerApi(self._caller, principal, settings.project, settings.region, self._submitting)
                 try:
                     tool_arguments, faults = read_record(
                         cast("dict[str, Any]", arguments), Arguments, tool.arguments
@@ -134,8 +119,7 @@ def _find_fault(message: Any) -> _Fault | None:
         ):
             return None
     return _Fault(
-        -32600,
-        'Send one request: {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}.',
+        -32600, 'Send one request: {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}.'
     )
 
 
@@ -160,8 +144,7 @@ def _mismatch(call: Request, method: str, params: dict[str, Any]) -> _Fault | No
     for header, value in expected.items():
         if _decode(call.headers.get(header, "")) != value:
             return _Fault(
-                -32020,
-                f"The header {header} differs from the body. This server supports {VERSION}.",
+                -32020, f"The header {header} differs from the body. This server supports {VERSION}."
             )
     if version != VERSION:
         data: dict[str, Any] = {"supported": [VERSION], "requested": version}

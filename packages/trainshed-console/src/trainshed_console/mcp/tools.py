@@ -51,9 +51,7 @@ class CallerApi(Struct, frozen=True):
         self, verb: str, path: str, query: Mapping[str, Any] | None = None, **body: Any
     ) -> dict[str, Any]:
         """Call a method of `/trainshed/v1`. Empty query parameters are omitted. Raises CallRejected."""
-        texts = {
-            key: [str(value)] for key, value in (query or {}).items() if value not in ("", None)
-        }
+        texts = {key: [str(value)] for key, value in (query or {}).items() if value not in ("", None)}
         answer = await self.caller.ask(self.principal, verb, path, texts, body)
         members: dict[str, Any] = to_builtins(answer)
         return members
@@ -138,12 +136,7 @@ async def _create(api: CallerApi, path: str, job: Mapping[str, Any]) -> Any:
 
 
 async def _list(api: CallerApi, arguments: Arguments) -> Any:
-    query = {
-        "state": arguments.state,
-        "search": arguments.search,
-        "user": arguments.user,
-        "limit": 20,
-    }
+    query = {"state": arguments.state, "search": arguments.search, "user": arguments.user, "limit": 20}
     answer = await api.ask("GET", "jobs", {**query, "project": arguments.project or api.project})
     return [_brief(job) for job in answer["jobs"]]
 
@@ -180,11 +173,7 @@ async def _why_failed(api: CallerApi, arguments: Arguments) -> Any:
 
 
 async def _logs(api: CallerApi, arguments: Arguments) -> Any:
-    query = {
-        "search": arguments.search,
-        "severity": arguments.severity,
-        "replica": arguments.replica,
-    }
+    query = {"search": arguments.search, "severity": arguments.severity, "replica": arguments.replica}
     job = await _job(api, arguments)
     path = f"{_path(job['name'])}/logPage"
     page = await api.ask("GET", path, {**query, "before": arguments.before, "limit": _MAX_LINES})
@@ -233,11 +222,7 @@ async def _compare(api: CallerApi, arguments: Arguments) -> Any:
 
 
 async def _usage(api: CallerApi, arguments: Arguments) -> Any:
-    query = {
-        "project": arguments.project or api.project,
-        "by": arguments.by,
-        "since": arguments.since,
-    }
+    query = {"project": arguments.project or api.project, "by": arguments.by, "since": arguments.since}
     return await api.ask("GET", "usage", query)
 
 

@@ -154,9 +154,7 @@ class _Download(Response):
     async def send(self, receive: Receive, send: Send) -> None:
         async def pass_on(message: Message) -> None:
             if message["type"] == "http.response.start":
-                kept = [
-                    pair for pair in message["headers"] if pair[0].lower() in _FORWARDED_HEADERS
-                ]
+                kept = [pair for pair in message["headers"] if pair[0].lower() in _FORWARDED_HEADERS]
                 if message["status"] < 400:
                     disposition = f"attachment; filename*=UTF-8''{quote(self._name, safe='')}"
                     kept.append((b"content-disposition", disposition.encode()))

@@ -49,8 +49,7 @@ async def queue(visit: Visit) -> View:
                 {
                     "quotas": quotas,
                     "metrics": metrics(),
-                    "may_set": bool(quotas.project)
-                    and visit.may("trainshed.v1.Quotas.Set", quotas.project),
+                    "may_set": bool(quotas.project) and visit.may("trainshed.v1.Quotas.Set", quotas.project),
                 },
             ),
         },
@@ -88,8 +87,7 @@ async def nodes(visit: Visit) -> View:
     }
     parts = {
         f"node-{place}": Part(
-            "_node.html",
-            {**shared, "node": node, "used": _node_usage(node), "history": history(node, week)},
+            "_node.html", {**shared, "node": node, "used": _node_usage(node), "history": history(node, week)}
         )
         for place, node in enumerate(node_list.nodes)
     }
@@ -135,10 +133,7 @@ def history(node: Node, week: Week) -> list[tuple[str, float]]:
     count = sum(device.count for device in node.accelerators or ())
     most = 24 * (count or node.vcpus or 0)
     held = [
-        (
-            day,
-            sum(row.gpu_hours if count else row.cpu_hours for row in rows if row.name == node.name),
-        )
+        (day, sum(row.gpu_hours if count else row.cpu_hours for row in rows if row.name == node.name))
         for day, rows in week
     ]
     return [(day, hours / most) for day, hours in held] if most and any(h for _, h in held) else []

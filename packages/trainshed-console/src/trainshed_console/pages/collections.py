@@ -122,9 +122,7 @@ class Version(Struct, frozen=True):
 async def model(visit: Visit) -> View:
     """`/models/M`: the versions of a model with their origins and evaluations."""
     path = f"models/{visit.encode_variable('model')}"
-    answer = await vertex_page(
-        visit, f"{path}:listVersions", size=_MAX_VERSIONS, orderBy="create_time desc"
-    )
+    answer = await vertex_page(visit, f"{path}:listVersions", size=_MAX_VERSIONS, orderBy="create_time desc")
     versions: list[Version] = []
     for shown in answer["models"]:
         below = await vertex_page(visit, f"{path}@{shown['versionId']}/evaluations")
@@ -132,12 +130,7 @@ async def model(visit: Visit) -> View:
         versions.append(Version(shown, origin, below.get("modelEvaluations", ())))
     newest = versions[0].model
     title = newest.get("displayName", "")
-    values = {
-        "title": title,
-        "newest": newest,
-        "versions": versions,
-        "more": "nextPageToken" in answer,
-    }
+    values = {"title": title, "newest": newest, "versions": versions, "more": "nextPageToken" in answer}
     return View(title, "model.html", values, place="models")
 
 
@@ -177,10 +170,7 @@ async def experiments(visit: Visit) -> View:
         "experiments",
         ("Experiment", "Changed", "Description", "Created"),
         'No experiments yet. aiplatform.init(experiment="first") creates one.',
-        lambda experiment: (
-            experiment.get("updateTime", "")[:10],
-            experiment.get("description", ""),
-        ),
+        lambda experiment: (experiment.get("updateTime", "")[:10], experiment.get("description", "")),
         answer={**answer, "experiments": answer.get("contexts", ())},
     )
 
@@ -292,9 +282,7 @@ async def _charts(visit: Visit, experiment: str, runs: Sequence[Run]) -> list[tu
         board = artifact.get("metadata", {}).get("resourceName", "")
         for name, values in (await _curves(visit, board)).items():
             lines.setdefault(name, {})[names[id_of(artifact["name"])]] = values
-    return [
-        (name, curve_data(by_run, "Step")) for name, by_run in list(lines.items())[:_MAX_CURVES]
-    ]
+    return [(name, curve_data(by_run, "Step")) for name, by_run in list(lines.items())[:_MAX_CURVES]]
 
 
 async def _curves(visit: Visit, board: str) -> dict[str, dict[float, float]]:

@@ -17,14 +17,7 @@ from trainshed.wire.trainshed_v1.replicas import JobCurve, Launch, Usage
 from trainshed_console.pages.job import Chart, describe, position_of, read_curves, start_of
 from trainshed_console.pages.jobs import duration_of, error_line
 from trainshed_console.pages.searches import Axis, Line, Metric, Search, parallel
-from trainshed_console.rendering import (
-    bytes_text,
-    curve_data,
-    epoch,
-    id_of,
-    number_text,
-    seconds_text,
-)
+from trainshed_console.rendering import bytes_text, curve_data, epoch, id_of, number_text, seconds_text
 from trainshed_console.views import Part, View, Visit, of_job
 
 MAX_JOBS: Final = 20
@@ -92,8 +85,7 @@ def _escape_formulas(cells: Sequence[str]) -> list[str]:
     """Return texts that spreadsheet programs do not interpret as formulas (CSV injection)."""
     risky = tuple("=+-@\t\r")
     return [
-        f"'{cell}" if cell.startswith(risky) and isinstance(_number(cell), str) else cell
-        for cell in cells
+        f"'{cell}" if cell.startswith(risky) and isinstance(_number(cell), str) else cell for cell in cells
     ]
 
 
@@ -127,9 +119,7 @@ async def _load_job(visit: Visit, job: JobDescription, title: str) -> Compared:
     last = {name: curve.value for name, curve in curves.items()}
     if job.tuning and job.tuning.best_value is not None:
         last = {job.tuning.metric: job.tuning.best_value}
-    pool = next(
-        iter(summarize_resource(job.resource or {}).pools), Pool(name="", count=0, machine="")
-    )
+    pool = next(iter(summarize_resource(job.resource or {}).pools), Pool(name="", count=0, machine=""))
     facts = {
         "Parameters": pool.parameters,
         "Last values": {name: number_text(value) for name, value in last.items()},

@@ -149,9 +149,7 @@ async def overview(visit: Visit) -> View:
     )
 
 
-def _notice(
-    job: JobDescription, runs: JobDescription, wanted: ResourceSummary
-) -> dict[str, object]:
+def _notice(job: JobDescription, runs: JobDescription, wanted: ResourceSummary) -> dict[str, object]:
     """Return the values of the notice at the top of the page: the cause of a failure or wait, and the
     progress. `runs`: the job of a pipeline, otherwise the job itself."""
     failure = runs.failure or job.failure
@@ -218,9 +216,7 @@ def _restarts(timeline: Timeline) -> list[float]:
     return sorted(time for times in starts.values() for time in times[1:])[-_MAX_RESTARTS:]
 
 
-async def _curve_charts(
-    visit: Visit, job: JobDescription, restarts: Sequence[float]
-) -> tuple[Chart, ...]:
+async def _curve_charts(visit: Visit, job: JobDescription, restarts: Sequence[float]) -> tuple[Chart, ...]:
     """Return the charts of a job. The loss comes first, metrics other than training results come last.
     Several replicas are one line with a band, or one line each if the address has the parameter `replicas`.
     """
@@ -278,10 +274,7 @@ def position_of(point: CurvePoint, since: float | None) -> float:
 
 
 def _curve_chart(
-    name: str,
-    lines: Mapping[str, Mapping[str, JobCurve]],
-    restarts: Sequence[float],
-    since: float | None,
+    name: str, lines: Mapping[str, Mapping[str, JobCurve]], restarts: Sequence[float], since: float | None
 ) -> Chart:
     curves = [curve for by_replica in lines.values() for curve in by_replica.values()]
     units = {curve.unit or "step" for curve in curves}
@@ -305,9 +298,7 @@ def _curve_chart(
             latest.append((where, replicas[0].value, values))
     # A restart is marked at the primary's next point.
     primary = [curve for curve in curves if not curve.replica]
-    points = sorted(
-        (epoch(at.at), position_of(at, since)) for curve in primary for at in curve.points
-    )
+    points = sorted((epoch(at.at), position_of(at, since)) for curve in primary for at in curve.points)
     first = [bisect(points, (start,)) for start in restarts]
     marks = [points[index][1] for index in first if index < len(points)]
     label = units.pop().title() if since is None else "Time"
@@ -356,17 +347,14 @@ async def spec(visit: Visit) -> View:
         region = parts[3] if job.api == Api.VERTEX else visit.facts.region
         forms = (("gcloud", SnippetForm.GCLOUD), ("Python", SnippetForm.PYTHON))
         snippets = [
-            (name, snippet(form, Api(job.api), job.project, region, submitted))
-            for name, form in forms
+            (name, snippet(form, Api(job.api), job.project, region, submitted)) for name, form in forms
         ]
     values = {
         "text": text,
         "others": snippets,
         "ran": launch,
         "command": shlex.join(launch.command) if launch else "",
-        "cluster": json.dumps(launch.cluster_spec, indent=2)
-        if launch and launch.cluster_spec
-        else "",
+        "cluster": json.dumps(launch.cluster_spec, indent=2) if launch and launch.cluster_spec else "",
     }
     return tab_view(visit, job, "spec", values, lives=False)
 
@@ -461,8 +449,7 @@ async def change_selected(visit: Visit) -> Response:
     action = _MARKED.get(visit.variables["does"])
     if action is None:
         raise CallRejected(
-            StatusCode.NOT_FOUND,
-            "This action does not exist. You can cancel, delete or retry selected jobs.",
+            StatusCode.NOT_FOUND, "This action does not exist. You can cancel, delete or retry selected jobs."
         )
     targets = visit.form.get("job", "").split()
     faults: list[str] = []
@@ -516,8 +503,6 @@ async def order_drill(visit: Visit) -> Response:
         body["atLine"] = form.get("line", "")
         if not body["atLine"]:
             text = "Enter a regular expression for the log line."
-            raise CallRejected(
-                StatusCode.INVALID_ARGUMENT, f"line: {text}", (Violation("line", text),)
-            )
+            raise CallRejected(StatusCode.INVALID_ARGUMENT, f"line: {text}", (Violation("line", text),))
     await visit.do("POST", of_job(target, ":drill"), {k: v for k, v in body.items() if v})
     return redirect(job_path(target, "drills"))

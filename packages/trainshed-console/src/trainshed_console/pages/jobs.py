@@ -55,9 +55,7 @@ async def page(visit: Visit) -> View:
     column = order.removeprefix("-") if order.removeprefix("-") in _COLUMNS else ""
     narrowing = {name: visit.query(name) for name in NARROWING if visit.query(name)}
     is_whole = bool(column or group)
-    rows_shown = str(
-        _MAX_SORTED if is_whole else _PAGE_SIZE if token else _visible_rows(visit.query("rows"))
-    )
+    rows_shown = str(_MAX_SORTED if is_whole else _PAGE_SIZE if token else _visible_rows(visit.query("rows")))
     listed, fault = JobList(), ""
     try:
         listed = await visit.get(
@@ -74,9 +72,7 @@ async def page(visit: Visit) -> View:
             pageToken=token,
         )
     except CallRejected as refused:
-        fault = next(
-            (wrong.description for wrong in refused.violations if wrong.field == "metric"), ""
-        )
+        fault = next((wrong.description for wrong in refused.violations if wrong.field == "metric"), "")
         if not fault:
             raise
     jobs: Sequence[JobSummary] = listed.jobs
@@ -216,9 +212,7 @@ def excerpt_of(tail: str) -> str:
     the last lines if there is no traceback."""
     lines = tail.splitlines()
     starts = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
-    return "\n".join(
-        lines[max(0, starts[0] - _CONTEXT_LINES) :] if starts else lines[-_MAX_LAST_LINES:]
-    )
+    return "\n".join(lines[max(0, starts[0] - _CONTEXT_LINES) :] if starts else lines[-_MAX_LAST_LINES:])
 
 
 def error_line(error: JobError | UnsetType | None) -> str:

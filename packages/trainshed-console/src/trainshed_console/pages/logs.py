@@ -88,9 +88,7 @@ _NOTHING: Final[Mapping[str, Any]] = {"lines": [], "over": False}
 
 
 async def _read_new_lines(visit: Visit, job: JobDescription) -> Mapping[str, Any]:
-    query = {name: (visit.query(name),) for name in ("after", "replica")} | {
-        "tail": (str(_MAX_NEW_LINES),)
-    }
+    query = {name: (visit.query(name),) for name in ("after", "replica")} | {"tail": (str(_MAX_NEW_LINES),)}
     lines = await visit.backend.lines(visit.principal, of_job(job.uid, "/logs"), query)
     text, is_whole = b"", True
     async with aclosing(lines):
@@ -128,9 +126,7 @@ async def download(visit: Visit) -> Response:
     """`/jobs/J/log.txt`: the log lines that match the filters in the address, as a file."""
     job = await describe(visit)
     first = await read(visit, before="", after="", limit="1", **{"from": "1970-01-01T00:00:01Z"})
-    answer = StreamedResponse(
-        _stream_lines(visit, first), visit.closing, b"text/plain; charset=utf-8"
-    )
+    answer = StreamedResponse(_stream_lines(visit, first), visit.closing, b"text/plain; charset=utf-8")
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in job.job_id)
     answer.headers.append((b"content-disposition", f'attachment; filename="{name}.log"'.encode()))
     return answer
@@ -144,9 +140,7 @@ async def _stream_lines(visit: Visit, first: LogPage) -> AsyncGenerator[bytes]:
             yield "".join(text).encode("utf-8", "replace")
         if not page.later or not (page.lines or page.more) or not visit.is_valid():
             return
-        page = await read(
-            visit, after=page.later, before="", limit=str(_DOWNLOAD_PAGE_SIZE), **{"from": ""}
-        )
+        page = await read(visit, after=page.later, before="", limit=str(_DOWNLOAD_PAGE_SIZE), **{"from": ""})
 
 
 _BATCH_SIZE: Final = 5
@@ -187,12 +181,7 @@ async def search(visit: Visit) -> View:
     while more:
         narrowing = {name: visit.query(name) for name in ("user", "label", "machine")}
         job_list = await visit.get(
-            JobList,
-            "jobs",
-            project=visit.project,
-            limit=str(_BATCH_SIZE),
-            pageToken=token,
-            **narrowing,
+            JobList, "jobs", project=visit.project, limit=str(_BATCH_SIZE), pageToken=token, **narrowing
         )
         for job in job_list.jobs:
             jobs += await _hits_below(visit, job)
@@ -249,9 +238,7 @@ async def _hits(visit: Visit, job: JobSummary) -> Hits | None:
     if page is None or not lines:
         return None
     counts = Counter(_LEVELS.get(line.severity, "other") for line in lines)
-    return Hits(
-        job, tuple(lines[-_MAX_LINES:]), counts, page.more and len(lines) == len(page.lines)
-    )
+    return Hits(job, tuple(lines[-_MAX_LINES:]), counts, page.more and len(lines) == len(page.lines))
 
 
 def parts_of(message: str, text: str) -> list[tuple[str, bool]]:
@@ -260,9 +247,7 @@ def parts_of(message: str, text: str) -> list[tuple[str, bool]]:
     line = clean(message)
     first = re.search(re.escape(text), line, re.IGNORECASE)
     start = max(0, first.start() - _MAX_LINE_WIDTH // 4) if first else 0
-    pieces = re.split(
-        f"({re.escape(text)})", line[start : start + _MAX_LINE_WIDTH], flags=re.IGNORECASE
-    )
+    pieces = re.split(f"({re.escape(text)})", line[start : start + _MAX_LINE_WIDTH], flags=re.IGNORECASE)
     return [(piece, place % 2 == 1) for place, piece in enumerate(pieces) if piece]
 
 

@@ -112,8 +112,6 @@ async def settings(visit: Visit) -> View:
     """`/settings`: the page of the service."""
     status = await visit.get(Status, "status")
     project, _ = visit.place
-    secrets = (
-        await visit.get_if_allowed(SecretList, "secrets", project=project) if project else None
-    )
+    secrets = await visit.get_if_allowed(SecretList, "secrets", project=project) if project else None
     facts = {"status": status, "secrets": secrets or SecretList()}
     return View("Service", "settings.html", facts, place="settings")

@@ -112,9 +112,7 @@ def parts(search: Search) -> dict[str, Part]:
         "front": Part("_trials_front.html", {"front": front(shown, search)}),
         "slices": Part("_trials_slices.html", {"slices": plots}),
         "outlook": Part("_trials_outlook.html", {"names": names, "first": first}),
-        "curve": Part(
-            "_trials_curve.html", {"chosen": search.selected_trial, "curve": _curve(search)}
-        ),
+        "curve": Part("_trials_curve.html", {"chosen": search.selected_trial, "curve": _curve(search)}),
         "table": Part(
             "_trials_table.html",
             {
@@ -174,16 +172,10 @@ def importance(shown: Sequence[Trial]) -> dict[str, float]:
     places = sorted(range(count), key=lambda row: float(shown[row].value or 0.0))
     left = [place - (count - 1) / 2 for place in sorted(range(count), key=places.__getitem__)]
     total = sum(rank**2 for rank in left)
-    grouped = {
-        name: _groups([t.parameters.get(name) for t in shown]) for name in parameters_of(shown)
-    }
+    grouped = {name: _groups([t.parameters.get(name) for t in shown]) for name in parameters_of(shown)}
     shares = {name: 0.0 for name, groups in grouped.items() if 1 < len(set(groups)) < count}
     for _ in shares:
-        fits = {
-            name: _explained_variance(left, grouped[name])
-            for name, share in shares.items()
-            if not share
-        }
+        fits = {name: _explained_variance(left, grouped[name]) for name, share in shares.items() if not share}
         name = max(fits, key=lambda name: fits[name][0])
         explained, means = fits[name]
         if explained < total / 1000:
@@ -193,9 +185,7 @@ def importance(shown: Sequence[Trial]) -> dict[str, float]:
     return dict(sorted(shares.items(), key=lambda share: -share[1]))
 
 
-def _explained_variance(
-    ranks: Sequence[float], groups: Sequence[object]
-) -> tuple[float, list[float]]:
+def _explained_variance(ranks: Sequence[float], groups: Sequence[object]) -> tuple[float, list[float]]:
     """Return two results: the part of the ranks' sum of squares that the groups explain beyond chance, and
     for each value the mean rank of its group."""
     from statistics import fmean
@@ -283,8 +273,7 @@ def parallel(shown: Sequence[Trial], search: Search) -> tuple[list[Axis], list[L
         (name, [trial.parameters.get(name) for trial in shown]) for name in names
     ]
     columns += [
-        (metric.name, [trial.metrics.get(metric.name) for trial in shown])
-        for metric in search.metrics[:0:-1]
+        (metric.name, [trial.metrics.get(metric.name) for trial in shown]) for metric in search.metrics[:0:-1]
     ]
     columns.append((search.objective.name, [trial.value for trial in shown]))
     if len(shown) < 2 or len(columns) < 2:
@@ -370,8 +359,7 @@ def front(shown: Sequence[Trial], search: Search) -> Front:
 
     def beaten(a: float, b: float) -> bool:
         return any(
-            across * x >= across * a and upwards * y >= upwards * b and (x, y) != (a, b)
-            for _, x, y in points
+            across * x >= across * a and upwards * y >= upwards * b and (x, y) != (a, b) for _, x, y in points
         )
 
     trials, xs, ys = zip(*points, strict=True)
@@ -385,8 +373,7 @@ async def trials(visit: Visit) -> View:
     job = await describe(visit)
     if job.tuning is UNSET or not job.tuning:
         raise CallRejected(
-            StatusCode.NOT_FOUND,
-            f"{job.name} is not a tuning job. Open the job's overview instead.",
+            StatusCode.NOT_FOUND, f"{job.name} is not a tuning job. Open the job's overview instead."
         )
     search = _search(job, job.tuning, visit.query("trial"), visit.query("sort"))
     return tab_view(visit, job, "trials", {}, parts(search))
@@ -397,10 +384,7 @@ def _search(job: JobDescription, tuning: Tuning, chosen: str, order: str) -> Sea
     other_metrics = sorted({name for trial in trials for name in trial.metrics} - {tuning.metric})
     return Search(
         trials,
-        (
-            Metric(tuning.metric, tuning.goal == "MAXIMIZE"),
-            *(Metric(name) for name in other_metrics),
-        ),
+        (Metric(tuning.metric, tuning.goal == "MAXIMIZE"), *(Metric(name) for name in other_metrics)),
         frozenset({tuning.best} - {0}),
         next((trial for trial in trials if str(trial.number) == chosen), None),
         order,

@@ -36,9 +36,7 @@ async def study(visit: Visit) -> View:
     path = vertex_path(visit, below)
     listed = await visit.backend.call(visit.principal, "GET", path)
     trials = await _trials(visit, f"{below}/trials")
-    answer = await visit.backend.call(
-        visit.principal, "POST", f"{path}/trials:listOptimalTrials", b"{}"
-    )
+    answer = await visit.backend.call(visit.principal, "POST", f"{path}/trials:listOptimalTrials", b"{}")
     best = frozenset(int(trial["id"]) for trial in answer.get("optimalTrials", ()))
     spec = listed["studySpec"]
     search = search_of(spec, trials, best, visit.query("trial"), visit.query("sort"))
@@ -52,9 +50,7 @@ async def study(visit: Visit) -> View:
             "id": id_of(listed["name"]),
             "aims": _objectives_text(listed),
             "counts": counts,
-            "parameters": [
-                (parameter["parameterId"], _range(parameter)) for parameter in spec["parameters"]
-            ],
+            "parameters": [(parameter["parameterId"], _range(parameter)) for parameter in spec["parameters"]],
             "algorithm": spec.get("algorithm", ""),
         },
         parts=parts(search),
@@ -70,9 +66,7 @@ async def outlook(visit: Visit) -> Response:
     target = visit.variables.get("job") or f"{place}/studies/{visit.variables['study']}"
     chosen = visit.request.values.get("parameter", ())
     answer = await visit.get(Outlook, of_job(target, "/outlook"), parameter=chosen)
-    return sized_response(
-        encode(answer), b"application/json", more=[(b"cache-control", b"no-store")]
-    )
+    return sized_response(encode(answer), b"application/json", more=[(b"cache-control", b"no-store")])
 
 
 async def _trials(visit: Visit, below: str) -> list[Any]:
@@ -100,11 +94,7 @@ def search_of(
     )
     views = [trial_of(trial, metrics[0].name) for trial in trials]
     return Search(
-        views,
-        metrics,
-        best,
-        next((trial for trial in views if str(trial.number) == chosen), None),
-        order,
+        views, metrics, best, next((trial for trial in views if str(trial.number) == chosen), None), order
     )
 
 
@@ -121,8 +111,7 @@ def trial_of(public: Mapping[str, Any], objective: str) -> Trial:
         number=int(public["id"]),
         state=public.get("state", ""),
         parameters={
-            parameter["parameterId"]: parameter.get("value")
-            for parameter in public.get("parameters", ())
+            parameter["parameterId"]: parameter.get("value") for parameter in public.get("parameters", ())
         },
         value=final.get(objective),
         metrics=final,
@@ -136,10 +125,7 @@ def trial_of(public: Mapping[str, Any], objective: str) -> Trial:
 
 def _metric_values(measurement: Mapping[str, Any]) -> dict[str, float]:
     """Return the values of a measurement by metric. The public JSON omits values of 0."""
-    return {
-        metric["metricId"]: float(metric.get("value", 0))
-        for metric in measurement.get("metrics", ())
-    }
+    return {metric["metricId"]: float(metric.get("value", 0)) for metric in measurement.get("metrics", ())}
 
 
 def _objectives_text(public: Any) -> str:
@@ -153,9 +139,7 @@ def _range(parameter: Mapping[str, Any]) -> str:
     """Return the range of a parameter, or its values, as text."""
     for kind in ("doubleValueSpec", "integerValueSpec"):
         if kind in parameter:
-            low, high = (
-                number_text(float(parameter[kind].get(end, 0))) for end in ("minValue", "maxValue")
-            )
+            low, high = (number_text(float(parameter[kind].get(end, 0))) for end in ("minValue", "maxValue"))
             scale = parameter.get("scaleType", "").removeprefix("UNIT_").removesuffix("_SCALE")
             by = f", {scale.lower().replace('_', ' ')}" if scale not in ("", "LINEAR") else ""
             return f"{low} to {high}{by}"

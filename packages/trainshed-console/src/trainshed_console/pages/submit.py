@@ -150,11 +150,7 @@ async def _render(
     snippets: list[tuple[str, str]] = []  # (name, text) of each command for other clients.
     if draft.body and plan and not is_pipeline(draft.body) and _is_canonical(draft.body):
         api = api_of(draft.body)
-        forms = (
-            ("gcloud", SnippetForm.GCLOUD),
-            ("Python", SnippetForm.PYTHON),
-            ("JSON", SnippetForm.JSON),
-        )
+        forms = (("gcloud", SnippetForm.GCLOUD), ("Python", SnippetForm.PYTHON), ("JSON", SnippetForm.JSON))
         snippets = [(n, snippet(form, api, project, region, draft.body)) for n, form in forms]
     shown = {**values, "faults": draft.faults, "plan": plan, "others": snippets}
     return View("New job", template, shown, place="submit", status=status)
@@ -178,9 +174,7 @@ def _read(text: str) -> Draft:
         value = json.loads(text)
         encode_text(value)  # Raises ValueError for half of a surrogate pair.
     except json.JSONDecodeError as wrong:
-        draft.fault(
-            "", f"Line {wrong.lineno}, column {wrong.colno} is not valid JSON: {wrong.msg}."
-        )
+        draft.fault("", f"Line {wrong.lineno}, column {wrong.colno} is not valid JSON: {wrong.msg}.")
         return draft
     except (ValueError, RecursionError) as wrong:
         draft.fault("", f"The text is not valid JSON: {wrong}.")
@@ -285,8 +279,7 @@ def _is_canonical(value: Any) -> bool:
     if isinstance(value, dict):
         fields = cast(dict[str, Any], value)
         return all(
-            name == "labels" or ("_" not in name and _is_canonical(inner))
-            for name, inner in fields.items()
+            name == "labels" or ("_" not in name and _is_canonical(inner)) for name, inner in fields.items()
         )
     return not isinstance(value, list) or all(map(_is_canonical, cast(list[Any], value)))
 

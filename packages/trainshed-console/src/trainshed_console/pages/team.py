@@ -4,13 +4,7 @@ from typing import Final
 
 from trainshed.access.permissions import ROLES
 from trainshed.httpd.messages import Response
-from trainshed.wire.trainshed_v1.access import (
-    AuditPage,
-    GrantList,
-    Identity,
-    IssuedToken,
-    TokenList,
-)
+from trainshed.wire.trainshed_v1.access import AuditPage, GrantList, Identity, IssuedToken, TokenList
 from trainshed.wire.trainshed_v1.capacity import UsageReport
 from trainshed_console.views import View, Visit, redirect
 
@@ -50,9 +44,7 @@ async def create_token(visit: Visit) -> View:
     """`POST /team/tokens`: create a token, and show it once. Raises CallRejected."""
     days = visit.form.get("days", "")
     body = {name: visit.form.get(name, "") for name in ("email", "note")}
-    made = await visit.do(
-        "POST", "tokens", {**body, "days": float(days) if days.isdecimal() else 0}
-    )
+    made = await visit.do("POST", "tokens", {**body, "days": float(days) if days.isdecimal() else 0})
     assert isinstance(made, IssuedToken), "the answer is a token"
     return await page(visit, made)
 
@@ -81,6 +73,4 @@ async def _change(visit: Visit, *, remove: bool) -> Response:
         kind = "serviceAccount" if fields["member"].endswith(".gserviceaccount.com") else "user"
         fields["member"] = f"{kind}:{fields['member']}"
     await visit.do("POST", "access:change", {**fields, "remove": remove})
-    return redirect(
-        "/team" if fields["project"] in ("", _ALL) else f"/team?project={fields['project']}"
-    )
+    return redirect("/team" if fields["project"] in ("", _ALL) else f"/team?project={fields['project']}")

@@ -61,9 +61,7 @@ async def exchange_token(service: ConsoleService, token: str) -> Answer:
         "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
     }
     headers = [("content-type", "application/x-www-form-urlencoded")]
-    return await service.call(
-        "POST", "/token", urlencode(form).encode(), token=None, headers=headers
-    )
+    return await service.call("POST", "/token", urlencode(form).encode(), token=None, headers=headers)
 
 
 async def grant_viewer(service: ApiService, member: str) -> None:

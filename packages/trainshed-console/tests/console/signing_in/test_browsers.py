@@ -39,11 +39,7 @@ async def test_new_openid_user_has_no_permissions_until_a_role_is_granted(
     assert (await browser.get("/jobs?project=p1")).status == 200
     [session, row] = (await service.result("GET", "/trainshed/v1/audit?project=-"))["entries"][1:]
     assert (session["who"], session["detail"]) == (ANA, {"by": "link"})
-    assert (row["who"], row["method"], row["detail"]) == (
-        ANA,
-        "trainshed.v1.Tokens.SignIn",
-        {"by": "Corp"},
-    )
+    assert (row["who"], row["method"], row["detail"]) == (ANA, "trainshed.v1.Tokens.SignIn", {"by": "Corp"})
 
 
 async def test_authorization_code_is_bound_to_the_pkce_verifier(
@@ -92,26 +88,19 @@ async def test_forged_or_expired_openid_state_is_rejected(
 ) -> None:
     location = await redirect_to_issuer(Browser(service))
     code = issuer.signs_in(location)
-    other = SigningIn(
-        service.issuers, service.keeper, b"another key, which no service has", "", service.now
-    )
+    other = SigningIn(service.issuers, service.keeper, b"another key, which no service has", "", service.now)
     forged = state_of(await other.start("Corp", "/", ""))
     for state in (forged, "", state_of(location)[:-2], f"{state_of(location)}x"):
         assert (await return_from_issuer(Browser(service), state, code)).status == 401
     service.clock += 601 * 10**9
-    assert "took too long" in text_of(
-        await return_from_issuer(Browser(service), state_of(location), code)
-    )
+    assert "took too long" in text_of(await return_from_issuer(Browser(service), state_of(location), code))
     assert issuer.forms == [], "the code was not sent to any issuer"
 
 
 async def test_id_token_with_a_foreign_nonce_is_rejected(
     service: ConsoleService, issuer: ScriptedIssuer
 ) -> None:
-    mine, theirs = (
-        await redirect_to_issuer(Browser(service)),
-        await redirect_to_issuer(Browser(service)),
-    )
+    mine, theirs = (await redirect_to_issuer(Browser(service)), await redirect_to_issuer(Browser(service)))
     code = issuer.signs_in(mine)
     issuer.begun[code]["nonce"] = parse_qs(urlsplit(theirs).query)["nonce"][0]
     answer = await return_from_issuer(Browser(service), state_of(mine), code)
@@ -129,9 +118,7 @@ async def test_authorization_code_is_not_sent_to_another_issuer(
         assert (answer.status, len(issuer.forms)) == (status, int(status == 303))
 
 
-async def test_mix_up_attack_by_a_malicious_issuer_gets_no_authorization_code(
-    tmp_path: Path,
-) -> None:
+async def test_mix_up_attack_by_a_malicious_issuer_gets_no_authorization_code(tmp_path: Path) -> None:
     """RFC 9207: a malicious issuer redirects a browser, which started a sign-in there, to an honest
     issuer."""
     with issuing(lambda: NOW) as honest, issuing(lambda: NOW) as malicious:
@@ -139,9 +126,7 @@ async def test_mix_up_attack_by_a_malicious_issuer_gets_no_authorization_code(
         service = ConsoleService(tmp_path, issuers=tables)
         begun = await Browser(service).get("/login/with?issuer=Evil+Corp")
         state = state_of(begun.headers["location"])
-        right = parse_qs(urlsplit(await redirect_to_issuer(Browser(service))).query)[
-            "redirect_uri"
-        ][0]
+        right = parse_qs(urlsplit(await redirect_to_issuer(Browser(service))).query)["redirect_uri"][0]
         assert right.endswith("/login/back/Corp")
         assert "Evil%20Corp" in unquote(begun.headers["location"])
         code = honest.signs_in(await redirect_to_issuer(Browser(service)))
@@ -161,9 +146,7 @@ async def test_iss_parameter_is_required_if_the_issuer_announces_this_parameter(
     published = issuer.metadata() | {"authorization_response_iss_parameter_supported": True}
     monkeypatch.setattr(issuer, "metadata", lambda: published)
     location = await redirect_to_issuer(Browser(service))
-    answer = await return_from_issuer(
-        Browser(service), state_of(location), issuer.signs_in(location)
-    )
+    answer = await return_from_issuer(Browser(service), state_of(location), issuer.signs_in(location))
     assert answer.status == 401 and issuer.forms == []
 
 
@@ -199,9 +182,7 @@ _DEX = {
 }
 
 
-@pytest.mark.parametrize(
-    ("claims", "group"), [(_KEYCLOAK, "/ml-team/vision"), (_DEX, "corp:ml-team")]
-)
+@pytest.mark.parametrize(("claims", "group"), [(_KEYCLOAK, "/ml-team/vision"), (_DEX, "corp:ml-team")])
 async def test_issuer_groups_grant_roles_and_token_deletion_ends_the_session(
     service: ConsoleService, issuer: ScriptedIssuer, claims: dict[str, Any], group: str
 ) -> None:
@@ -229,9 +210,7 @@ async def test_userinfo_claims_are_used_only_if_their_subject_equals_that_of_the
         assert ANA in page and "roles/aiplatform.viewer" in page
     issuer.userinfo, issuer.claims = {**everything, "sub": "8"}, {}
     location = await redirect_to_issuer(Browser(service))
-    answer = await return_from_issuer(
-        Browser(service), state_of(location), issuer.signs_in(location)
-    )
+    answer = await return_from_issuer(Browser(service), state_of(location), issuer.signs_in(location))
     assert answer.status == 401
 
 
@@ -275,9 +254,7 @@ async def test_command_line_token_expires_with_the_browser_sign_in(
     assert (await service.call("GET", JOBS, token=token)).status == 401
 
 
-async def test_csrf_cannot_sign_in_a_command_line(
-    service: ConsoleService, issuer: ScriptedIssuer
-) -> None:
+async def test_csrf_cannot_sign_in_a_command_line(service: ConsoleService, issuer: ScriptedIssuer) -> None:
     browser = Browser(service)
     await sign_in_with_issuer(browser, issuer)
     for site in ("cross-site", "same-site"):

@@ -61,13 +61,8 @@ async def test_token_exchange_returns_the_id_token_and_its_expiry(
     token = issuer.id_token(now=NOW, aud="gcloud", email="Ana@Corp.Example")
     answer = await exchange_token(service, token)
     assert answer.status == 200 and answer.headers["cache-control"] == "no-store"
-    assert (answer.json["access_token"], answer.json["expires_in"]) == (
-        token,
-        600 + MAX_CLOCK_SKEW - 20,
-    )
-    assert (await service.call("GET", JOBS, token=token)).status == 403, (
-        "a new user has no permissions"
-    )
+    assert (answer.json["access_token"], answer.json["expires_in"]) == (token, 600 + MAX_CLOCK_SKEW - 20)
+    assert (await service.call("GET", JOBS, token=token)).status == 403, "a new user has no permissions"
     await grant_viewer(service, f"user:{ANA}")
     assert (await service.call("GET", JOBS, token=token)).status == 200
 
@@ -83,16 +78,12 @@ async def test_id_token_is_accepted_by_all_apis_until_its_expiry(
         for _ in range(2):
             token_browser = [service.call("GET", path, token=token) for path in (JOBS, WHOAMI) * 5]
             assert {answer.status for answer in await asyncio.gather(*token_browser)} == {200}
-            page = await service.ask(
-                f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=token
-            )
+            page = await service.ask(f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=token)
             assert not page.custom_jobs
         assert issuer.paths.count("/keys") == 1
         for number in range(25):
             other = issuer.id_token(now=NOW, groups=["ml"], jti=str(number))
-            await service.ask(
-                f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=other
-            )
+            await service.ask(f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=other)
         assert not service.keeper.book.tokens
         service.clock += 660 * 10**9
         answer = await service.call("GET", JOBS, token=token)
@@ -110,9 +101,7 @@ async def test_revoked_id_token_is_rejected_everywhere(
     async with service.stream(f"/trainshed/v1/jobs/{uid}/watch", token=token) as lines:
         assert (await lines.next())["name"].endswith(uid)
         by, whose = (token, ANA) if is_own else (service.token, "Ana@corp.example")
-        assert (
-            await service.call("DELETE", f"/trainshed/v1/tokens/{whose}", token=by)
-        ).status == 200
+        assert (await service.call("DELETE", f"/trainshed/v1/tokens/{whose}", token=by)).status == 200
         assert await lines.next() is None
     for other in (token, unseen, issuer.access_token(NOW)):
         await expect_rejection(service, other, "were revoked after this token")
@@ -136,9 +125,7 @@ async def test_sign_ins_of_an_issuer_removed_from_the_settings_are_invalid(
     begun = Issuers(left, service.keeper, service.now)
     await begun.revoke_removed_issuers()
     service.tokens.issuers = begun.marks
-    statuses = {
-        (await visitor.get("/team")).status for visitor in (browser, token_browser, by_gcloud)
-    }
+    statuses = {(await visitor.get("/team")).status for visitor in (browser, token_browser, by_gcloud)}
     assert statuses == {200 if changed == "nothing" else 303}
     assert len(service.keeper.book.tokens) == (changed == "nothing")
     service.close()
@@ -288,9 +275,7 @@ def of_an_unknown_issuer(_: ScriptedIssuer) -> str:
 
 def nested_token(issuer: ScriptedIssuer) -> str:
     """Return a token whose signed content is another token instead of claims."""
-    nested = jws.serialize_compact(
-        {"alg": "RS256", "kid": "1"}, unsigned_token(issuer), issuer.keys[0]
-    )
+    nested = jws.serialize_compact({"alg": "RS256", "kid": "1"}, unsigned_token(issuer), issuer.keys[0])
     assert nested.startswith("eyJ")
     return nested
 
@@ -303,10 +288,7 @@ def nested_token(issuer: ScriptedIssuer) -> str:
         (signed_with_another_key, "not signed by a key"),
         (of_an_unknown_issuer, "not known to this service"),
         (nested_token, "or by an issuer"),
-        (
-            partial(with_header, header={"alg": "RS256", "kid": "1", "crit": [["b64"]]}),
-            "not signed by",
-        ),
+        (partial(with_header, header={"alg": "RS256", "kid": "1", "crit": [["b64"]]}), "not signed by"),
         (partial(with_header, header={"alg": "HS256", "crit": [["b64"]]}), "not signed by"),
         (deeply_nested, "or by an issuer"),
     ],
@@ -386,8 +368,7 @@ async def test_unknown_key_ids_refresh_issuer_keys_at_a_limited_rate(
         assert (await service.call("GET", WHOAMI, token=token)).status == 401
     for _ in range(20):
         await exchange_token(
-            service,
-            issuer.id_token(now=NOW, key=new_key("3")) if _ == 0 else unsigned_token(issuer),
+            service, issuer.id_token(now=NOW, key=new_key("3")) if _ == 0 else unsigned_token(issuer)
         )
     assert issuer.paths.count("/keys") == read
 

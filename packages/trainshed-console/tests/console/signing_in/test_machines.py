@@ -95,10 +95,7 @@ async def test_machine_id_token_acts_as_its_service_account(
     [
         ({"sub": "repo:corp/vision:pull_request"}, "nobody@p1.iam.gserviceaccount.com was deleted"),
         ({"sub": "repo:evil/vision:ref:refs/heads/main"}, "no service account for the subject"),
-        (
-            {"sub": "repo:corp-evil/vision:ref:refs/heads/main"},
-            "no service account for the subject",
-        ),
+        ({"sub": "repo:corp-evil/vision:ref:refs/heads/main"}, "no service account for the subject"),
         ({"sub": "project_path:corp/vision-evil:ref:v1"}, "no service account for the subject"),
         ({"sub": f"{MAIN}2"}, "nobody@p1.iam.gserviceaccount.com was deleted"),
         ({"sub": ""}, "no service account for the subject"),
@@ -116,10 +113,7 @@ async def test_machine_token_of_another_subject_is_rejected(
 
 
 async def test_machine_issuer_cannot_sign_in_a_browser(
-    machine_house: ConsoleService,
-    tmp_path: Path,
-    issuer: ScriptedIssuer,
-    monkeypatch: pytest.MonkeyPatch,
+    machine_house: ConsoleService, tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stranger = Browser(machine_house)
     assert "Corp" not in text_of(await stranger.get("/login"))

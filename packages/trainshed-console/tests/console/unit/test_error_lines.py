@@ -6,9 +6,7 @@ from msgspec import UNSET
 from trainshed.wire.trainshed_v1.jobs import JobError
 from trainshed_console.pages.jobs import error_line
 
-EXITED = (
-    "The replica workerpool0-0 exited with a non-zero status of 3. Termination reason: Error. \n"
-)
+EXITED = "The replica workerpool0-0 exited with a non-zero status of 3. Termination reason: Error. \n"
 TRACED = f"{EXITED}Traceback (most recent call last):\n  x\nKeyError: 'a'\n\nTo find out more"
 
 

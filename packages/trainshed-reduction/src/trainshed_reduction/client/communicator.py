@@ -83,8 +83,7 @@ class Communicator:
             )
         if reduction is Reduction.AVERAGE and dtype.is_integer:
             raise ValueError(
-                f"an all-reduce of {dtype.name} elements supports SUM, not AVERAGE, because they are "
-                "integers"
+                f"an all-reduce of {dtype.name} elements supports SUM, not AVERAGE, because they are integers"
             )
         return self._operations.queue(view.cast("B"), dtype, reduction, ordinal)
 
@@ -137,6 +136,4 @@ class Communicator:
         self._end(failure)
 
     def _end(self, failure: ReductionFailed) -> None:
-        self._operations.fail(
-            failure, () if self._running is None else self._running.unfinished_operations
-        )
+        self._operations.fail(failure, () if self._running is None else self._running.unfinished_operations)

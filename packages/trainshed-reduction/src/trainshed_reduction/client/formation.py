@@ -69,9 +69,7 @@ class Formation:
         for lane in self.lanes:
             lane.close()
 
-    def _await(
-        self, lanes: Sequence[Lane], wanted: Callable[[Lane], Optional[_Found]]
-    ) -> List[_Found]:
+    def _await(self, lanes: Sequence[Lane], wanted: Callable[[Lane], Optional[_Found]]) -> List[_Found]:
         """Connect the given lanes (connections to reducers' threads), and wait until `wanted` returns a value
         for each of them. Return the values. Raises ReductionFailed if a value is missing after the time
         limit."""
@@ -88,8 +86,7 @@ class Formation:
             if now >= self._deadline:
                 complaints = "; ".join(lane.complaint() for lane in missing[:8])
                 raise ReductionFailed(
-                    f"reducers or ranks are missing after {self._settings.start_seconds:g} s: "
-                    f"{complaints}"
+                    f"reducers or ranks are missing after {self._settings.start_seconds:g} s: {complaints}"
                 )
             self._news.wait(max(0.0, min(self._deadline, now + _MAX_WAIT, due) - now))
 

@@ -159,11 +159,7 @@ class Lane:
     def last_frame_time(self) -> float:
         """The time of the reducer's last frame, or the time at which the connection was lost if that is
         later."""
-        return (
-            self._gone
-            if self.connection is None
-            else max(self._gone, self.connection.last_frame_time)
-        )
+        return self._gone if self.connection is None else max(self._gone, self.connection.last_frame_time)
 
     def record_frame(self, now: float, status: Optional[str] = None) -> None:
         if self.connection is not None:
@@ -216,9 +212,7 @@ class Lane:
         return f"no connection to {self}: {self.cause or 'it does not respond'}"
 
 
-def connect_due(
-    lanes: Iterable[Lane], dial: Dial, hello: Callable[[Lane], Hello], now: float
-) -> float:
+def connect_due(lanes: Iterable[Lane], dial: Dial, hello: Callable[[Lane], Hello], now: float) -> float:
     """Start a connection to a reducer for each lane whose next attempt to connect is due. Return the time at
     which the next attempt of any lane is due (infinity = none)."""
     dues = [lane.connect(dial, hello, now) for lane in lanes]

@@ -50,9 +50,7 @@ class Work:
         self.dtype = DType(header.dtype)
         self.view: Optional[memoryview] = view
         self.operation = operation
-        self.entries: List[Entry] = [
-            Entry(self, chunk) for chunk in range(-(-header.total // header.step))
-        ]
+        self.entries: List[Entry] = [Entry(self, chunk) for chunk in range(-(-header.total // header.step))]
         self.left = len(self.entries)
 
 
@@ -196,9 +194,7 @@ class Ledger:
         state = self._lanes[lane]
         if not state.base <= position <= state.received:
             return None
-        return [
-            entry.frame() for at, entry in enumerate(state.entries, state.base) if at >= position
-        ]
+        return [entry.frame() for at, entry in enumerate(state.entries, state.base) if at >= position]
 
     def _deal(self, entry: Entry) -> Tuple[int, Frame]:
         lane, entry.row = place_of(self._dealt, len(self._lanes), self._rank, self._world)

@@ -44,8 +44,7 @@ class LossDetector:
         return [
             lane
             for lane in waiting
-            if lane.running
-            and now - max(self._since(lane), lane.last_frame_time) > _KEEPALIVE_TIMEOUT
+            if lane.running and now - max(self._since(lane), lane.last_frame_time) > _KEEPALIVE_TIMEOUT
         ]
 
     def _since(self, lane: Lane) -> float:

@@ -53,12 +53,8 @@ def flow_for(settings: Settings, lanes: int, *, delay: float = 0.0) -> Flow:
     """
     rate = settings.worker_gbps * 1e9 / 8
     row = max(_ROW, int(rate * _ROW_SECONDS))
-    chunk = min(
-        settings.chunk_bytes, MAX_CHUNK, max(layout.SMALLEST_CHUNK, row // max(lanes, _MIN_LANES))
-    )
-    credit = max(_MIN_CREDIT, _ROWS * lanes * chunk, int(rate * _MIN_FLIGHT_SECONDS)) + int(
-        rate * delay
-    )
+    chunk = min(settings.chunk_bytes, MAX_CHUNK, max(layout.SMALLEST_CHUNK, row // max(lanes, _MIN_LANES)))
+    credit = max(_MIN_CREDIT, _ROWS * lanes * chunk, int(rate * _MIN_FLIGHT_SECONDS)) + int(rate * delay)
     return Flow(chunk, settings.credit_bytes or min(_MAX_CREDIT, credit))
 
 
@@ -71,9 +67,7 @@ _MAX_ROUND_TRIP = 10.0
 def round_trip(connection: socket.socket) -> float:
     """Return the minimum round-trip time that a connection has measured, in seconds; 0 = unknown."""
     try:
-        info = connection.getsockopt(
-            socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + _MIN_RTT.size
-        )
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + _MIN_RTT.size)
         seconds = _MIN_RTT.unpack_from(info, _MIN_RTT_AT)[0] / 1e6
     except (OSError, AttributeError, struct.error):
         return 0.0
@@ -105,10 +99,7 @@ class RunningGroup:
         # Use the longest round-trip time of this rank's own connections to compute the credit. The credit may
         # therefore differ between ranks.
         sockets = [lane.connection.socket for lane in self._lanes if lane.connection]
-        delay = max(
-            (round_trip(connection) for connection in sockets if connection is not None),
-            default=0.0,
-        )
+        delay = max((round_trip(connection) for connection in sockets if connection is not None), default=0.0)
         flow = flow_for(self._settings, len(self._lanes), delay=delay)
         self._ledger = Ledger(len(lanes), hello.rank, hello.world, flow.chunk)
         self._transfer = NativeTransfer(formation.library, len(lanes), flow.credit)

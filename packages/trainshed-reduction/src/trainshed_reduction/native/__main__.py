@@ -43,10 +43,7 @@ def build(directory: Path, flags: Sequence[str] = ()) -> Tuple[Optional[Path], s
             return path, ""
         compiler = _compiler()
         if not compiler:
-            return (
-                None,
-                "no C compiler was found: install cc, gcc or clang, set CC, or pip install ziglang",
-            )
+            return (None, "no C compiler was found: install cc, gcc or clang, set CC, or pip install ziglang")
         return _compile([*compiler, *FLAGS, *flags], path)
     except OSError as error:
         return None, str(error)
@@ -82,11 +79,7 @@ def _compile(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
                 start_new_session=True,
                 # Set Zig's cache directories: by default, Zig stores its caches in the home directory, which
                 # may not exist.
-                env={
-                    **os.environ,
-                    "ZIG_GLOBAL_CACHE_DIR": workspace,
-                    "ZIG_LOCAL_CACHE_DIR": workspace,
-                },
+                env={**os.environ, "ZIG_GLOBAL_CACHE_DIR": workspace, "ZIG_LOCAL_CACHE_DIR": workspace},
             )
             try:
                 status = compiler.wait(COMPILER_TIMEOUT)

@@ -27,9 +27,7 @@ class NativeGroup:
     """A group that sums chunks. The caller must add all ranks (`join`) before it reads further frames. The
     group ends when the last rank's connection is dismissed or dropped."""
 
-    def __init__(
-        self, home: NativeReducer, world: int, progress: Progress, departed: Sequence[int]
-    ) -> None:
+    def __init__(self, home: NativeReducer, world: int, progress: Progress, departed: Sequence[int]) -> None:
         """`departed`: the ranks that left before the group started. It contains, for each of them, the first
         position that the rank has not sent."""
         self._home = home
@@ -68,9 +66,7 @@ class NativeGroup:
         header = ctypes.create_string_buffer(wire.HEADER.size)
         since = ctypes.c_double()
         ranks = (ctypes.c_uint16 * self._world)()
-        count = self._functions.reducer_row(
-            self._handle, position, header, ctypes.byref(since), ranks
-        )
+        count = self._functions.reducer_row(self._handle, position, header, ctypes.byref(since), ranks)
         if not count:
             return None
         return ArrivedChunks(wire.unpack(header.raw), since.value, ranks[:count])
@@ -85,9 +81,7 @@ class NativeReducer:
         self.functions = library.functions
         self.handle = self.functions.reducer_new(elsewhere)
         if not self.handle:
-            raise OSError(
-                "a reducer cannot start, because no file descriptors or no memory are available"
-            )
+            raise OSError("a reducer cannot start, because no file descriptors or no memory are available")
         self._run = library.unlocked.reducer_run
         self._report = Report(64, 256 << 10)
 

@@ -139,14 +139,7 @@ def _call(
 
 
 _MAKER = "_new_process_group_helper"
-_PARAMETERS = (
-    "group_size",
-    "group_rank",
-    "global_ranks_in_group",
-    "backend",
-    "store",
-    "group_name",
-)
+_PARAMETERS = ("group_size", "group_rank", "global_ranks_in_group", "backend", "store", "group_name")
 _SERVED = ("gloo", "nccl")
 _MIN_VERSION = (2, 7)
 """Minimum version of PyTorch. Older versions drop a Python Work that a group returns to C++

@@ -17,14 +17,7 @@ import torch
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.operations import Operation, ReductionFailed
 from trainshed_reduction.pytorch.hierarchy import Node
-from trainshed_reduction.pytorch.work import (
-    DTYPES,
-    EXIT_TIMEOUT,
-    Arrival,
-    ReductionWork,
-    bytes_of,
-    on_stream,
-)
+from trainshed_reduction.pytorch.work import DTYPES, EXIT_TIMEOUT, Arrival, ReductionWork, bytes_of, on_stream
 from trainshed_reduction.wire import Reduction
 
 # CPU tensors are already in the host's memory. GPU tensors are copied slice by slice to pinned memory and
@@ -209,17 +202,13 @@ class Pipeline:
         self._copies: Dict[torch.device, CpuCopies] = {}
         self._lock = threading.Lock()
         self._closed = False
-        self._sender, self._receiver = (
-            _TaskThread("trainshed-reduction-" + device) for _ in range(2)
-        )
+        self._sender, self._receiver = (_TaskThread("trainshed-reduction-" + device) for _ in range(2))
 
     def submit(self, tensor: torch.Tensor, reduction: Reduction, ordinal: int) -> ReductionWork:
         """Start an all-reduce. Raises ReductionFailed if the pipeline is closed."""
         with self._lock:
             if self._closed:
-                raise ReductionFailed(
-                    "this all-reduce was called after its process group was destroyed"
-                )
+                raise ReductionFailed("this all-reduce was called after its process group was destroyed")
             copies = self._copies.get(tensor.device)
             if copies is None:
                 copies = GpuCopies(tensor.device) if tensor.is_cuda else CpuCopies()

@@ -130,12 +130,7 @@ class Sessions:
     _world: ClassVar[str] = ""
 
     def __init__(
-        self,
-        group: dist.ProcessGroup,
-        settings: Settings,
-        name: str,
-        store: dist.Store,
-        is_world: bool,
+        self, group: dist.ProcessGroup, settings: Settings, name: str, store: dist.Store, is_world: bool
     ) -> None:
         """All ranks must create this object at the same place in the program. `name`: the name of the group,
         which is the same on all ranks. `is_world`: whether it is the group of all ranks."""
@@ -288,11 +283,9 @@ class Session:
         generation of the group."""
         missing = [str(rank) for rank, answer in enumerate(answers) if answer is None]
         if missing:
-            return (
-                "rank {} did not report reducers in time: does it have trainshed_reduction?".format(
-                    ", ".join(missing)
-                ).encode()
-            )
+            return "rank {} did not report reducers in time: does it have trainshed_reduction?".format(
+                ", ".join(missing)
+            ).encode()
         plans = [json.loads(answer) for answer in answers if answer is not None]
         ours = plans[0]["alike"]
         for rank, plan in enumerate(plans):
@@ -354,9 +347,7 @@ class Session:
         )
         if answer == b"+":
             if own:  # This rank failed after the other ranks had decided.
-                raise ReductionFailed(
-                    "the other ranks use the reducers, but this rank cannot: " + own
-                )
+                raise ReductionFailed("the other ranks use the reducers, but this rank cannot: " + own)
             return None
         return answer.decode(errors="replace")
 

@@ -178,8 +178,7 @@ class Process:
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         threading.Thread(target=self._await_signal, daemon=True).start()
         threads = [
-            threading.Thread(target=self._serve, args=pair, daemon=True)
-            for pair in enumerate(self._servers)
+            threading.Thread(target=self._serve, args=pair, daemon=True) for pair in enumerate(self._servers)
         ]
         for thread in threads:
             thread.start()

@@ -138,17 +138,12 @@ class Group:
     def _start(self) -> List[Effect]:
         if self._running or len(self.members) + len(self._parted) < self.world:
             return []
-        head = min(
-            [member.hello.received for member in self.members.values()] + self.departed_positions
-        )
+        head = min([member.hello.received for member in self.members.values()] + self.departed_positions)
         self._reached = self._reached._replace(head=head)
         self._running = True
         frame = proof.frame(Kind.START, wire.pack_message(Start(head)))
         is_first, self._completed = not self._completed, True
-        return [
-            *(SendFrame(member, frame) for member in self.members.values()),
-            Started(self, is_first),
-        ]
+        return [*(SendFrame(member, frame) for member in self.members.values()), Started(self, is_first)]
 
     def _reset(self, now: float) -> List[Effect]:
         """Close the connections of all members. The workers then connect again."""
@@ -157,9 +152,7 @@ class Group:
         self._since = now
         return effects
 
-    def handle_frame(
-        self, member: Member, header: Header, payload: bytes, now: float
-    ) -> List[Effect]:
+    def handle_frame(self, member: Member, header: Header, payload: bytes, now: float) -> List[Effect]:
         """Handle a frame that contains no chunk. Raises Malformed if the frame is not allowed, so that the
         caller closes the connection."""
         if header.kind is Kind.BYE:

@@ -83,8 +83,7 @@ def disagreement(rank: int, shape: Header, others: List[int], theirs: Header) ->
         )
     if mine == other:
         mine, other = (
-            f"{describe(row)}, chunk {row.chunk} of {row.step} elements each"
-            for row in (shape, theirs)
+            f"{describe(row)}, chunk {row.chunk} of {row.step} elements each" for row in (shape, theirs)
         )
     return f"operation {shape.ordinal}: {have([rank])} {mine}, {have(others)} {other}"
 

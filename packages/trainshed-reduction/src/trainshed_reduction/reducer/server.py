@@ -19,13 +19,7 @@ from collections import deque
 from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from trainshed_reduction import proof, sockets, wire
-from trainshed_reduction.native.library import (
-    Library,
-    Lost,
-    Message,
-    MismatchedChunk,
-    ProtocolViolation,
-)
+from trainshed_reduction.native.library import Library, Lost, Message, MismatchedChunk, ProtocolViolation
 from trainshed_reduction.native.reducing import Event, NativeGroup, NativeReducer
 from trainshed_reduction.reducer import groups
 from trainshed_reduction.reducer.groups import Effect, Member, Refusal, Sessions
@@ -284,9 +278,7 @@ class Server:
                 return self._greet(peer, event)
             if isinstance(event, MismatchedChunk):
                 return peer.member.group.reject_chunk(peer.member, event.header)
-            return peer.member.group.handle_frame(
-                peer.member, event.header, event.payload, self._now
-            )
+            return peer.member.group.handle_frame(peer.member, event.header, event.payload, self._now)
         except Malformed as error:
             self._outlet("log", f"{peer.address}: {error}")
             return self._dismiss(peer, proof.text_frame(Kind.ERROR, str(error)))
@@ -302,10 +294,7 @@ class Server:
                     self._outlet("serving", effect.group.world)
                     self._outlet("log", f"group of {effect.group.world} workers is complete")
                 rows = NativeGroup(
-                    self._native,
-                    effect.group.world,
-                    effect.group.progress,
-                    effect.group.departed_positions,
+                    self._native, effect.group.world, effect.group.progress, effect.group.departed_positions
                 )
                 for member in effect.group.members.values():
                     rows.join(member.rank, self._members[member].slot, member.hello.received)

@@ -72,21 +72,14 @@ def test_tcp_connection_uses_reno_instead_of_cubic_congestion_control() -> None:
 
 def test_tcp_options_detect_a_vanished_host_within_30_seconds() -> None:
     """spec/reduction#losses: This includes a host that no longer accepts data."""
-    options = (
-        socket.TCP_KEEPIDLE,
-        socket.TCP_KEEPINTVL,
-        socket.TCP_KEEPCNT,
-        socket.TCP_USER_TIMEOUT,
-    )
+    options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname()) as client,
     ):
         set_options(client, 20.0)
         assert client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        idle, between, count, limit = (
-            client.getsockopt(socket.IPPROTO_TCP, option) for option in options
-        )
+        idle, between, count, limit = (client.getsockopt(socket.IPPROTO_TCP, option) for option in options)
     assert idle + between * count <= 30
     assert limit == 20_000
 
@@ -107,9 +100,7 @@ def test_error_of_a_reducer_connection_describes_its_state(monkeypatch: pytest.M
         hello = Hello(bytes(GROUP), 1, 0, 2)
         lane.connect(Dial(Settings((), b"token"), news.set), lambda _: hello, time.monotonic())
         assert news.wait(60)
-        assert (
-            lane.complaint() == "reducer 10.0.0.2:2222: it has not reported the missing ranks yet"
-        )
+        assert lane.complaint() == "reducer 10.0.0.2:2222: it has not reported the missing ranks yet"
         lane.record_frame(time.monotonic(), "waiting 2 s for rank 1")
         assert lane.complaint() == "reducer 10.0.0.2:2222: waiting 2 s for rank 1"
         lane.close()

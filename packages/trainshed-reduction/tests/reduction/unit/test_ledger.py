@@ -55,9 +55,7 @@ class Rank:
 
 
 @given(lanes=st.integers(1, 6), world=st.integers(1, 9))
-def test_each_chunk_is_sent_to_the_same_reducer_and_row_by_all_ranks(
-    lanes: int, world: int
-) -> None:
+def test_each_chunk_is_sent_to_the_same_reducer_and_row_by_all_ranks(lanes: int, world: int) -> None:
     """spec/reduction: All ranks send a chunk on the same lane (number of the connection), and the integer
     part of its row is the same on all ranks."""
     for number in range(5 * lanes):
@@ -179,6 +177,4 @@ def test_group_description_contains_reducers_threads_and_the_maximum_speed_up() 
     text = "8 reducers (16 threads); at most 1.75 times the ring's speed"
     assert describe(known, 8, 16) == text
     assert "at most 0.88 times" in describe(known._replace(reducers=eight[:4]), 8, 4)
-    assert describe(_SETTINGS, 2, 1) == (
-        "1 reducer (1 thread); at most 1.00 times the ring's speed"
-    )
+    assert describe(_SETTINGS, 2, 1) == ("1 reducer (1 thread); at most 1.00 times the ring's speed")

@@ -67,7 +67,4 @@ def test_rejected_connections_cannot_flood_the_log(tmp_path: Path) -> None:
         recorded.overview.log(f"refused a worker at 10.0.0.1:{number}", 1.0)
     assert len(recorded.lines) == 50
     recorded.overview.log("group of 4 workers is complete", 20.0)
-    assert recorded.lines[50:] == [
-        "450 similar lines were omitted",
-        "group of 4 workers is complete",
-    ]
+    assert recorded.lines[50:] == ["450 similar lines were omitted", "group of 4 workers is complete"]

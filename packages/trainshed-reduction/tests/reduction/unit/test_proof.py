@@ -106,10 +106,7 @@ def test_rejected_worker_receives_the_reason() -> None:
         (proof.frame(Kind.CHALLENGE, b"short"), wire.Malformed),
         (proof.frame(Kind.BYE), wire.Malformed),
         (b"HTTP/1.1 400 Bad Request\r\n" * 4, wire.Malformed),
-        (
-            wire.pack(wire.Header(Kind.RESULT, 1, 0, 0, 0, 0, 1 << 20, 1 << 20, 4 << 20)),
-            wire.Malformed,
-        ),
+        (wire.pack(wire.Header(Kind.RESULT, 1, 0, 0, 0, 0, 1 << 20, 1 << 20, 4 << 20)), wire.Malformed),
         (proof.frame(Kind.CHALLENGE, CHALLENGE)[:40], ConnectionResetError),
     ],
 )

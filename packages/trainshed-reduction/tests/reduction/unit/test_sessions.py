@@ -146,9 +146,7 @@ def test_lost_connection_restarts_the_group() -> None:
     assert desk.lines[-1] == "rank 1 lost its connection"
     again = desk.join(0, now=11.0)
     desk.status(22.0)
-    assert desk.reminders == {
-        again: "has waited 11 s for rank 1; rank 1 lost its connection 12 s ago"
-    }
+    assert desk.reminders == {again: "has waited 11 s for rank 1; rank 1 lost its connection 12 s ago"}
 
 
 def test_rank_that_connects_twice_counts_once_and_loses_its_first_connection() -> None:
@@ -203,9 +201,7 @@ def test_worker_with_another_group_size_is_rejected() -> None:
     """spec/reduction: The error contains its rank."""
     desk = RecordedSessions()
     desk.join(0, 4)
-    with pytest.raises(
-        Refusal, match="rank 2 expects a group of 8 workers, the other ranks expect 4"
-    ):
+    with pytest.raises(Refusal, match="rank 2 expects a group of 8 workers, the other ranks expect 4"):
         desk.join(2, 8)
     desk.bye(desk.join(0, 4))
     desk.join(2, 8)  # The other ranks have left.
@@ -273,9 +269,7 @@ def test_error_of_a_failed_worker_is_sent_to_all_ranks() -> None:
     """spec/reduction#reports: The failure's reason is sent to every rank, without control characters."""
     desk = RecordedSessions()
     members = desk.group(2)
-    desk.carry_out(
-        members[1].group.handle_frame(members[1], Header(Kind.ERROR), b"no\nmemory", 0.0)
-    )
+    desk.carry_out(members[1].group.handle_frame(members[1], Header(Kind.ERROR), b"no\nmemory", 0.0))
     assert desk.dismissed[members[0]] == "rank 1 failed: no memory"
 
 

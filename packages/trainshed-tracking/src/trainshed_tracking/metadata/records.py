@@ -188,9 +188,7 @@ def with_changes(old: Node, metadata: dict[str, Any], etag: int) -> Node:
 
 def new_run(name: NodeName, display_name: str, now: Nanos) -> Node:
     etag = now // 10**6
-    run = Node(
-        name, now, now, etag, display_name, schema_title=EXPERIMENT_RUN, schema_version="0.0.1"
-    )
+    run = Node(name, now, now, etag, display_name, schema_title=EXPERIMENT_RUN, schema_version="0.0.1")
     return with_changes(run, {"_params": {}, "_metrics": {}, "_state": "RUNNING"}, etag)
 
 

@@ -30,16 +30,7 @@ from trainshed.api.filters.matching import (
     text_test,
     time_test,
 )
-from trainshed.api.filters.syntax import (
-    And,
-    Comparison,
-    Expression,
-    FilterError,
-    Not,
-    Or,
-    Term,
-    parse_filter,
-)
+from trainshed.api.filters.syntax import And, Comparison, Expression, FilterError, Not, Or, Term, parse_filter
 from trainshed.api.resources.operations import finished_operation
 from trainshed.core.errors import Aborted, InvalidRequest, NotFound, Violation
 from trainshed.core.patterns import Operator
@@ -80,9 +71,7 @@ async def create_store(kind: Kind[StoreName, MetadataStore], call: Call, request
     store_id = request.metadata_store_id or f"store-{call.services.new_uid()}"
     name = StoreName(parent.project_id, parent.location, _read_id(store_id, "metadata_store_id"))
     now = call.services.now()
-    return await kind.create(
-        call, MetadataStore(name, request.metadata_store.description, now, now)
-    )
+    return await kind.create(call, MetadataStore(name, request.metadata_store.description, now, now))
 
 
 def _store_view(services: Services, store: MetadataStore) -> Message:
@@ -402,10 +391,7 @@ _LISTING: Final = Listing[Node](
 )
 _IN_CONTEXT: Final = {"in_context": (EdgeRole.MEMBER, False)}
 _LINKS: Final[Mapping[NodeKind, Mapping[str, tuple[EdgeRole, bool]]]] = {
-    NodeKind.CONTEXT: {
-        "parent_contexts": (EdgeRole.CHILD, False),
-        "child_contexts": (EdgeRole.CHILD, True),
-    },
+    NodeKind.CONTEXT: {"parent_contexts": (EdgeRole.CHILD, False), "child_contexts": (EdgeRole.CHILD, True)},
     NodeKind.ARTIFACT: _IN_CONTEXT,
     NodeKind.EXECUTION: _IN_CONTEXT,
 }
@@ -438,10 +424,7 @@ async def _read_filter(
     except FilterError as error:
         raise InvalidRequest((Violation("filter", str(error)),)) from None
     within = derive_bounds(
-        tree,
-        links.get,
-        lambda every: every[0].intersection(*every),
-        lambda either: either[0].union(*either),
+        tree, links.get, lambda every: every[0].intersection(*every), lambda either: either[0].union(*either)
     )
     return passes, within
 
@@ -483,9 +466,7 @@ def _leaf(leaf: Comparison | Term, kind: NodeKind, links: Links) -> Callable[[No
         )
     if text_of := _TEXTS.get(leaf.name):
         # Compare only IDs: the value in the filter may be a full resource name.
-        test = text_test(
-            replace(leaf, value=leaf.value.rpartition("/")[2]) if leaf.name == "name" else leaf
-        )
+        test = text_test(replace(leaf, value=leaf.value.rpartition("/")[2]) if leaf.name == "name" else leaf)
         return lambda node: test(text_of(node))
     if moment_of := _MOMENTS.get(leaf.name):
         happened = time_test(leaf)

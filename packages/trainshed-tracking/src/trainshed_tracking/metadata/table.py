@@ -44,9 +44,7 @@ class MetadataStores(Resources[StoreName, MetadataStore]):
     sql = load_statements("metadata_stores.sql", _HERE)
     codec = Codec("metadata_stores", "record", MetadataStore)
 
-    def remove(
-        self, connection: sqlite3.Connection, record: MetadataStore
-    ) -> tuple[MetadataStore, ...]:
+    def remove(self, connection: sqlite3.Connection, record: MetadataStore) -> tuple[MetadataStore, ...]:
         for statement in ("delete_edges", "delete_nodes"):
             connection.execute(self.sql[statement], self.key(record.name))
         return super().remove(connection, record)
@@ -111,21 +109,15 @@ class Metadata(Resources[NodeName, Node]):
             else:
                 # Omit nodes of other stores: a filter may refer to a context of another store, but the caller
                 # has permission for this store only.
-                names = [
-                    name for name in sorted(within) if (name.store, name.kind) == (store, kind)
-                ]
+                names = [name for name in sorted(within) if (name.store, name.kind) == (store, kind)]
                 keys = map(self.key, names)
                 record_lists = [records(connection, _SQL["get"], key, NODE) for key in keys]
-                nodes = tuple(
-                    sorted(chain.from_iterable(record_lists), key=lambda node: node.created)
-                )
+                nodes = tuple(sorted(chain.from_iterable(record_lists), key=lambda node: node.created))
             return tuple([self._with_parents(connection, node) for node in nodes])
 
         return await self._snapshots.read_async(read)
 
-    async def linked_nodes(
-        self, name: NodeName, role: EdgeRole, *, inward: bool
-    ) -> frozenset[NodeName]:
+    async def linked_nodes(self, name: NodeName, role: EdgeRole, *, inward: bool) -> frozenset[NodeName]:
         """Return the targets of a node's outgoing edges with this role. `inward`: return the sources of its
         incoming edges instead. Return nothing if the node does not exist."""
 
@@ -185,21 +177,15 @@ def _link(connection: sqlite3.Connection, edge: Edge) -> None:
         raise InvalidRequest((Violation(_FIELDS[edge.role], text),))
     source, target = _number(connection, edge.source), _number(connection, edge.target)
     ends = {"source": source, "role": edge.role, "target": target}
-    connection.execute(
-        _SQL["insert_edge"], ends | {"at": edge.at, "labels": EDGE_LABELS.encode(edge.labels)}
-    )
+    connection.execute(_SQL["insert_edge"], ends | {"at": edge.at, "labels": EDGE_LABELS.encode(edge.labels)})
     if edge.role is not EdgeRole.CHILD:
         return
     row = connection.execute(_SQL["is_below"], {"ancestor": target, "node": source})
     if row.fetchone() != (0,):
-        text = (
-            f"{edge.target} is {edge.source} itself, or above it; it cannot be its child as well."
-        )
+        text = f"{edge.target} is {edge.source} itself, or above it; it cannot be its child as well."
         raise InvalidRequest((Violation("child_contexts", text),))
     if len(_ends(connection, "sources", edge.target, EdgeRole.CHILD)) > MAX_PARENTS:
-        text = (
-            f"{edge.target} would have more than {MAX_PARENTS} parents; remove it from one first."
-        )
+        text = f"{edge.target} would have more than {MAX_PARENTS} parents; remove it from one first."
         raise InvalidRequest((Violation("child_contexts", text),))
 
 
@@ -220,9 +206,7 @@ def _require_store(connection: sqlite3.Connection, name: StoreName) -> None:
         raise NotFound(f"{name} does not exist; create the metadata store first")
 
 
-def _ends(
-    connection: sqlite3.Connection, statement: str, name: NodeName, role: EdgeRole
-) -> list[NodeName]:
+def _ends(connection: sqlite3.Connection, statement: str, name: NodeName, role: EdgeRole) -> list[NodeName]:
     """Return the nodes that edges with this role connect to the node `name`. `statement`: `targets` = of
     outgoing edges, `sources` = of incoming edges."""
     rows = connection.execute(_SQL[statement], _key(name) | {"role": role})

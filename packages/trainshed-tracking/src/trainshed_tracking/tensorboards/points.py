@@ -13,13 +13,7 @@ from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.streams import StreamHandlers
 from trainshed.core.curves import Point
-from trainshed.core.errors import (
-    FailedPrecondition,
-    InvalidRequest,
-    NotFound,
-    Unavailable,
-    Violation,
-)
+from trainshed.core.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable, Violation
 from trainshed.core.names import default_bucket
 from trainshed.core.requests import Faults
 from trainshed.store.points import Part
@@ -36,11 +30,7 @@ MAX_SERIES: Final = 20
 MAX_BLOBS: Final = 100
 """Maximum number of blobs in one read."""
 MAX_BLOB_BYTES: Final = 32 << 20
-_DEFAULT_POINTS: Final = {
-    ValueType.SCALAR: 1_000,
-    ValueType.TENSOR: 100,
-    ValueType.BLOB_SEQUENCE: 100,
-}
+_DEFAULT_POINTS: Final = {ValueType.SCALAR: 1_000, ValueType.TENSOR: 100, ValueType.BLOB_SEQUENCE: 100}
 """Default number of points of a series in a response."""
 _Write = dict[int, list[tuple[int, list[Point]]]]
 """The points to write, by run and series."""
@@ -57,15 +47,10 @@ async def write_run(stores: Stores, call: Call, request: Any) -> Message:
 
 async def write_experiment(stores: Stores, call: Call, request: Any) -> Message:
     """Add points to several runs of an experiment. If one of the requests is invalid, nothing is written."""
-    parent = BoardName.parse(
-        request.tensorboard_experiment, Level.EXPERIMENT, of="tensorboard_experiment"
-    )
+    parent = BoardName.parse(request.tensorboard_experiment, Level.EXPERIMENT, of="tensorboard_experiment")
     writes: _Write = {}
     parts = request.write_run_data_requests
-    if (
-        sum(len(data.values) for part in parts for data in part.time_series_data)
-        > _MAX_POINTS_OF_RUNS
-    ):
+    if sum(len(data.values) for part in parts for data in part.time_series_data) > _MAX_POINTS_OF_RUNS:
         text = f"At most {_MAX_POINTS_OF_RUNS} points fit into one request. Send several requests."
         raise InvalidRequest((Violation("write_run_data_requests", text),))
     faults = Faults()
@@ -89,9 +74,7 @@ async def _write(stores: Stores, writes: _Write, faults: Faults, response: str) 
 
 async def read(stores: Stores, call: Call, request: Any) -> Message:
     """Return the points of a series in order of step. If `max_data_points` is negative, return all points."""
-    name = BoardName.parse(
-        request.tensorboard_time_series, Level.SERIES, of="tensorboard_time_series"
-    )
+    name = BoardName.parse(request.tensorboard_time_series, Level.SERIES, of="tensorboard_time_series")
     if request.filter:
         text = "This method does not support filters. Omit the filter and select points from the answer."
         raise InvalidRequest((Violation("filter", text),))
@@ -118,15 +101,10 @@ async def batch_read(stores: Stores, call: Call, request: Any) -> Message:
     chosen = [await stores.tensorboards.get(name) for name in names]
     data: dict[BoardName, Message] = {}
     for value_type, max_points in _DEFAULT_POINTS.items():
-        some = [
-            series for series in chosen if (series.value_type or ValueType.SCALAR) == value_type
-        ]
-        data |= zip(
-            (series.name for series in some), await _read(stores, some, max_points), strict=True
-        )
+        some = [series for series in chosen if (series.value_type or ValueType.SCALAR) == value_type]
+        data |= zip((series.name for series in some), await _read(stores, some, max_points), strict=True)
     return message(
-        "BatchReadTensorboardTimeSeriesDataResponse",
-        time_series_data=[data[name] for name in names],
+        "BatchReadTensorboardTimeSeriesDataResponse", time_series_data=[data[name] for name in names]
     )
 
 
@@ -150,9 +128,7 @@ async def read_blobs(stores: Stores, call: Call, request: Any) -> AsyncGenerator
     return _blobs(call.services, name, tuple(request.blob_ids))
 
 
-async def _blobs(
-    services: Services, name: BoardName, blob_ids: Sequence[str]
-) -> AsyncGenerator[Message]:
+async def _blobs(services: Services, name: BoardName, blob_ids: Sequence[str]) -> AsyncGenerator[Message]:
     for blob_id in blob_ids:
         data = await asyncio.to_thread(_content, services, name, blob_id)
         yield message("ReadTensorboardBlobDataResponse", blobs=[{"id": blob_id, "data": data}])
@@ -171,9 +147,7 @@ def _content(services: Services, name: BoardName, blob_id: str) -> bytes:
         except FileNotFoundError:
             continue
         except OSError as failure:
-            raise Unavailable(
-                f"{failure}. Try again, or copy the object from its bucket."
-            ) from None
+            raise Unavailable(f"{failure}. Try again, or copy the object from its bucket.") from None
         if len(data) > MAX_BLOB_BYTES:
             raise FailedPrecondition(
                 f"The blob {blob_id} has more than {MAX_BLOB_BYTES >> 20} MiB, which is the limit of this "
@@ -222,9 +196,7 @@ async def _collect(stores: Stores, request: Any, at: str, writes: _Write, faults
         writes.setdefault(run.uid, []).append((series.uid, points))
 
 
-def _read_points(
-    values: Iterable[Any], series: BoardResource, field: str, faults: Faults
-) -> Iterable[Point]:
+def _read_points(values: Iterable[Any], series: BoardResource, field: str, faults: Faults) -> Iterable[Point]:
     wanted = {ValueType.SCALAR: "scalar", ValueType.TENSOR: "tensor"}.get(
         series.value_type or ValueType.SCALAR, "blobs"
     )
@@ -246,9 +218,7 @@ def _read_points(
         yield Point(value.step, at, content if wanted == "scalar" else content.SerializeToString())
 
 
-async def _read(
-    stores: Stores, series: Sequence[BoardResource], max_points: int | None
-) -> list[Message]:
+async def _read(stores: Stores, series: Sequence[BoardResource], max_points: int | None) -> list[Message]:
     """Return the points of several series, at most `max_points` of each. Reads the file of each run once."""
     by_run: dict[BoardName, list[int]] = {}
     for one_series in series:

@@ -32,13 +32,7 @@ from trainshed.core.units import Nanos
 from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
 from trainshed_tracking.stores import Stores
-from trainshed_tracking.tensorboards.records import (
-    LEVELS,
-    BoardName,
-    BoardResource,
-    Level,
-    ValueType,
-)
+from trainshed_tracking.tensorboards.records import LEVELS, BoardName, BoardResource, Level, ValueType
 
 SERVICE: Final = f"{V1}.TensorboardService"
 MAX_PLUGIN_DATA: Final = 65_000
@@ -168,9 +162,7 @@ def _read_update(
 async def _delete(stores: Stores, level: Level, call: Call, request: Any) -> Message:
     done = finished_operation(call.services, OperationKind.DELETE, request.name)
     deleted = await stores.tensorboards.delete(BoardName.parse(request.name, level), done)
-    await stores.points.forget(
-        [resource.uid for resource in deleted if resource.name.level is Level.RUN]
-    )
+    await stores.points.forget([resource.uid for resource in deleted if resource.name.level is Level.RUN])
     return operations.finished_view(done)
 
 
@@ -269,15 +261,11 @@ def _read_new(sent: Any, name: BoardName, uid: int, now: Nanos) -> BoardResource
     )
 
 
-def _apply_update(
-    record: BoardResource, sent: Any, fields: Sequence[str], now: Nanos
-) -> BoardResource:
+def _apply_update(record: BoardResource, sent: Any, fields: Sequence[str], now: Nanos) -> BoardResource:
     """Return the updated record. Raises InvalidRequest with all faults. Raises Aborted if the record has
     changed since the client read the etag."""
     if sent.etag not in ("", _etag(record)):
-        raise Aborted(
-            f"{record.name} has changed since its etag {sent.etag!r} was read; read it again."
-        )
+        raise Aborted(f"{record.name} has changed since its etag {sent.etag!r} was read; read it again.")
     faults = Faults()
     level = record.name.level
     _check(sent, level, faults, fields)

@@ -47,15 +47,10 @@ class Tensorboards(Resources[BoardName, BoardResource]):
         def read(
             connection: sqlite3.Connection,
         ) -> tuple[tuple[BoardResource, tuple[BoardResource, ...]], ...]:
-            runs = [
-                connection.execute(self.sql["get"], self.key(name)).fetchone() for name in names
-            ]
+            runs = [connection.execute(self.sql["get"], self.key(name)).fetchone() for name in names]
             series = [{"parent": str(name), "level": Level.SERIES} for name in names]
             return tuple(
-                (
-                    self.codec.decode(run[0]),
-                    records(connection, self.sql["list"], below, self.codec),
-                )
+                (self.codec.decode(run[0]), records(connection, self.sql["list"], below, self.codec))
                 for run, below in zip(runs, series, strict=True)
                 if run is not None
             )
@@ -86,9 +81,7 @@ class Tensorboards(Resources[BoardName, BoardResource]):
         super().put(connection, record)
         self._take_default(connection, record)
 
-    def remove(
-        self, connection: sqlite3.Connection, record: BoardResource
-    ) -> tuple[BoardResource, ...]:
+    def remove(self, connection: sqlite3.Connection, record: BoardResource) -> tuple[BoardResource, ...]:
         below = {"name": str(record.name)}
         removed = records(connection, self.sql["all_below"], below, self.codec)
         connection.execute(self.sql["delete_below"], below)
@@ -104,10 +97,7 @@ class Tensorboards(Resources[BoardName, BoardResource]):
         for other in records(connection, self.sql["called"], self.columns(series), self.codec):
             if other.name == series.name:
                 continue
-            is_alike = (other.value_type, other.plugin_name) == (
-                series.value_type,
-                series.plugin_name,
-            )
+            is_alike = (other.value_type, other.plugin_name) == (series.value_type, series.plugin_name)
             if is_new and is_alike:
                 return other
             kind = "" if is_alike else " of another type"

@@ -23,12 +23,7 @@ from trainshed.httpd.forwarding import RESPONSE_TIMEOUT, NoResponse, Rules, exch
 from trainshed.httpd.messages import Lapse, Request, Response
 from trainshed.replica import protocol
 from trainshed.replica.system.unix_sockets import reachable
-from trainshed.runtimes.confinement import (
-    Confinement,
-    InstallationTerms,
-    LentDirectory,
-    read_verdict,
-)
+from trainshed.runtimes.confinement import Confinement, InstallationTerms, LentDirectory, read_verdict
 from trainshed.runtimes.port import PreparedRuntime
 from trainshed.summaries.directories import ShownDirectory
 
@@ -88,9 +83,7 @@ class ViewerProcess:
             if not asking.done() or isinstance(asking.exception(), NoResponse):
                 raise Unavailable(await self._end_message())
             if (status := asking.result()) >= 500:
-                raise Unavailable(
-                    f"{SUBJECT} responded with status {status}. {' '.join(self._last)}"
-                )
+                raise Unavailable(f"{SUBJECT} responded with status {status}. {' '.join(self._last)}")
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
@@ -158,10 +151,7 @@ class ViewerProcess:
 
 
 async def start(
-    workspace: Path,
-    directories: Sequence[ShownDirectory],
-    runtime: PreparedRuntime,
-    terms: InstallationTerms,
+    workspace: Path, directories: Sequence[ShownDirectory], runtime: PreparedRuntime, terms: InstallationTerms
 ) -> ViewerProcess:
     """Start a viewer. `workspace`: the viewer's own directory, which is created here and removed when the
     viewer ends. Raises Unavailable."""
@@ -202,9 +192,7 @@ def _prepare(
         for _, place in places:
             # Create the mount points here, because the sandbox may not be able to create them.
             place.mkdir(exist_ok=True)
-        return logs, tuple(
-            LentDirectory(str(shown.base), shown.below, str(place)) for shown, place in places
-        )
+        return logs, tuple(LentDirectory(str(shown.base), shown.below, str(place)) for shown, place in places)
     # Create links instead of mounts. At this isolation level, mounts are impossible, and the process can read
     # all paths anyway.
     for shown, place in places:

@@ -103,9 +103,7 @@ class ViewerPool:
             yield await wait_shielded(entry.starting)
         except asyncio.CancelledError:
             if entry.starting.cancelled():
-                raise Unavailable(
-                    "TensorBoard was stopped while it started. Open it again."
-                ) from None
+                raise Unavailable("TensorBoard was stopped while it started. Open it again.") from None
             raise
         finally:
             self._leave(entry)
@@ -244,9 +242,7 @@ class LocalViewers:
         report("Installing TensorBoard once for all jobs. This takes some seconds.")
         loop = asyncio.get_running_loop()
         try:
-            return await self._runtimes.prepare(
-                choice, (), lambda line: _pass_line(loop, report, line)
-            )
+            return await self._runtimes.prepare(choice, (), lambda line: _pass_line(loop, report, line))
         except BuildFailed as failure:
             raise FailedPrecondition(
                 f"TensorBoard cannot be installed here: {failure} If this machine has no package index, run "
@@ -265,9 +261,7 @@ class LocalViewers:
         workspace = self._root / f"{name[:60]}.{self._started}"
         return await start(workspace, shown, runtime, terms)
 
-    def _existing_directories(
-        self, directories: Sequence[LogDirectory]
-    ) -> Sequence[ShownDirectory]:
+    def _existing_directories(self, directories: Sequence[LogDirectory]) -> Sequence[ShownDirectory]:
         """Return the directories that exist. Raises FailedPrecondition if none exists."""
         if not (shown := self._find_all(directories)):
             places = ", ".join(directory.uri for directory in directories) or "any bucket"

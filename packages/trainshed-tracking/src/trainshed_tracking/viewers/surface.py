@@ -14,38 +14,17 @@ from typing import Final
 
 from trainshed.access.principals import Credential
 from trainshed.api.calls.errors import PublicError, public_error
-from trainshed.api.calls.http import (
-    NDJSON,
-    LinkPage,
-    error_response,
-    public_error_response,
-    read_json_object,
-)
+from trainshed.api.calls.http import NDJSON, LinkPage, error_response, public_error_response, read_json_object
 from trainshed.api.calls.links import OPEN_VIEW, Links, count_guesses, link_owner
 from trainshed.core.errors import PermissionDenied, RequestError, Unauthenticated
 from trainshed.eventloop.background import joined
-from trainshed.httpd.messages import (
-    Receive,
-    Request,
-    Response,
-    Scope,
-    Send,
-    StreamedResponse,
-    serve,
-)
+from trainshed.httpd.messages import Receive, Request, Response, Scope, Send, StreamedResponse, serve
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.sqlite.reader import Reader
 from trainshed.summaries.directories import LogDirectory
 from trainshed.wire.json import encode_text
 from trainshed.wire.status import StatusCode
-from trainshed_tracking.viewers.views import (
-    PATH,
-    Viewers,
-    directories_of,
-    jobs_of,
-    sources_of,
-    view_link,
-)
+from trainshed_tracking.viewers.views import PATH, Viewers, directories_of, jobs_of, sources_of, view_link
 
 _PAGE: Final = LinkPage(PATH, Path(__file__).parent / "page", "style-src 'self'; img-src data:")
 _MAX_BODY: Final = 4096
@@ -59,12 +38,7 @@ class ViewerSurface:
     mark of a view."""
 
     def __init__(
-        self,
-        viewers: Viewers,
-        reader: Reader,
-        access: AccessKeeper,
-        links: Links,
-        closing: asyncio.Event,
+        self, viewers: Viewers, reader: Reader, access: AccessKeeper, links: Links, closing: asyncio.Event
     ) -> None:
         """`closing`: the event that is set when the service stops. Running responses then end."""
         self._viewers = viewers
@@ -88,9 +62,7 @@ class ViewerSurface:
             f"{request.method} {request.path} does not exist. "
             "`trainshed tensorboard JOB` prints the link to a job's TensorBoard."
         )
-        return _PAGE.answer(request) or public_error_response(
-            PublicError(StatusCode.NOT_FOUND, text)
-        )
+        return _PAGE.answer(request) or public_error_response(PublicError(StatusCode.NOT_FOUND, text))
 
     async def _open(self, request: Request) -> Response:
         fields = await read_json_object(request, _MAX_BODY)

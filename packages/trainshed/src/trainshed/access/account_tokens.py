@@ -155,15 +155,11 @@ def account_fault(email: str, created_ms: int | None, book: AccessBook) -> str |
     if account is not None and account.disabled:
         return "is disabled"
     deleted = out.deleted if out is not None else None
-    is_former = account is None or (
-        created_ms is not None and created_ms <= (deleted or 0) // 10**6
-    )
+    is_former = account is None or (created_ms is not None and created_ms <= (deleted or 0) // 10**6)
     return "was deleted" if deleted is not None and is_former else None
 
 
-def _self_signed(
-    token: str, header: Mapping[str, Any], book: AccessBook, now: int, hosts: Hosts
-) -> Bearer:
+def _self_signed(token: str, header: Mapping[str, Any], book: AccessBook, now: int, hosts: Hosts) -> Bearer:
     key: AccountKey | None = book.keys.get(str(header.get("kid", "")))
     claims = _claims(token, key.public.encode(), "RS256") if key else dict[str, Any]()
     # A token need not contain a subject. If it contains one, the subject must be the account itself.
@@ -177,9 +173,7 @@ def _self_signed(
             f"at most {LIFETIME} s."
         )
     if not (claims.get("aud") or claims.get("scope")):
-        raise Unauthenticated(
-            "The token has neither an audience (`aud`) nor a `scope`. Set one of them."
-        )
+        raise Unauthenticated("The token has neither an audience (`aud`) nor a `scope`. Set one of them.")
     _check_audience(claims.get("aud"), hosts, key.host)
     return Bearer(key.email, key.id, expires=int(claims["exp"]))
 
@@ -243,6 +237,4 @@ def _header(token: str) -> Mapping[str, Any]:
     try:
         return jws.extract_compact(token.encode()).headers()
     except Exception:
-        raise Unauthenticated(
-            "The token is not a JSON Web Token. Send a token of this service."
-        ) from None
+        raise Unauthenticated("The token is not a JSON Web Token. Send a token of this service.") from None

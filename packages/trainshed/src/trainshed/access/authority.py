@@ -92,8 +92,7 @@ class Authority:
             .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(signer),
-                critical=False,
+                x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(signer), critical=False
             )
         )
         certificate = builder.sign(self._key, hashes.SHA256())
@@ -101,11 +100,7 @@ class Authority:
 
 
 def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    begins: float,
-    ends: float,
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, begins: float, ends: float
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()

@@ -133,11 +133,7 @@ def verify(
     """
     claims = _claims(token, keys)
     check_claims(
-        claims,
-        now,
-        MAX_CLOCK_SKEW,
-        iss={"essential": True, "value": issuer.issuer},
-        aud={"essential": True},
+        claims, now, MAX_CLOCK_SKEW, iss={"essential": True, "value": issuer.issuer}, aud={"essential": True}
     )
     audiences = _texts(claims["aud"]) or [str(claims["aud"])]
     known = {issuer.client_id, *(issuer.audiences if nonce is None else ())} - {None, ""}
@@ -157,9 +153,7 @@ def verify(
 def user_of(claims: Mapping[str, Any], issuer: Issuer) -> Bearer:
     """Return the identity of a user, with the address and the groups in these claims. Raises Unauthenticated
     if the address is not verified or not accepted."""
-    groups = {
-        name for name in _texts(claims.get(issuer.groups_claim)) if not member_fault(GROUP + name)
-    }
+    groups = {name for name in _texts(claims.get(issuer.groups_claim)) if not member_fault(GROUP + name)}
     return Bearer(_email(claims, issuer), groups=tuple(sorted(groups))[:_MAX_GROUPS])
 
 

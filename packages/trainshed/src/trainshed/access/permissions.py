@@ -17,11 +17,7 @@ from trainshed.access.principals import Principal, member_of
 from trainshed.core.errors import PermissionDenied
 from trainshed.core.names import project_number
 
-SERVICE_PREFIXES: Final = (
-    "trainshed.nodes.",
-    "trainshed.tokens.",
-    "resourcemanager.projects.create",
-)
+SERVICE_PREFIXES: Final = ("trainshed.nodes.", "trainshed.tokens.", "resourcemanager.projects.create")
 """Prefixes of permissions that apply to the whole service. A role in a single project does not grant them."""
 _READS: Final = frozenset(
     {

@@ -58,9 +58,7 @@ class Policy:
     def grants_of(self, email: str, groups: tuple[str, ...]) -> tuple[Grant, ...]:
         """Return the grants of a user and of these groups."""
         members = (member_of(email), *(GROUP + group for group in groups))
-        return tuple(
-            grant for member in members for grant in sorted(self._by_member.get(member, ()))
-        )
+        return tuple(grant for member in members for grant in sorted(self._by_member.get(member, ())))
 
     def groups_with_roles(self, groups: Iterable[str]) -> tuple[str, ...]:
         """Return those of the groups that have a role in a project or in the service."""
@@ -133,9 +131,7 @@ def role_fault(role: str) -> str | None:
     """Return the error of an invalid role of a policy, or None if the role is valid."""
     if role in ROLES:
         return None
-    wanted = next(
-        (name for name in (f"roles/{role}", f"roles/aiplatform.{role}") if name in ROLES), None
-    )
+    wanted = next((name for name in (f"roles/{role}", f"roles/aiplatform.{role}") if name in ROLES), None)
     if wanted:
         return f"{role!r} is not a role. Did you mean {wanted!r}?"
     return f"{role!r} is not a role. The roles are: {', '.join(ROLES)}."

@@ -29,9 +29,7 @@ class Rights(Struct, frozen=True):
 
     def anywhere(self, permission: str) -> bool:
         """Return whether the principal has the permission in at least one project."""
-        return permission in self.everywhere or any(
-            permission in held for held in self.projects.values()
-        )
+        return permission in self.everywhere or any(permission in held for held in self.projects.values())
 
     def where(self, permission: str) -> tuple[str, ...]:
         """Return the projects in which the permission is granted; () if it is granted in all projects or in

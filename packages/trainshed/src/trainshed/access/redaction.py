@@ -47,8 +47,7 @@ def redact(environ: Mapping[str, str], secret_names: Collection[str] = ()) -> di
     # Longest first, since one value may be part of another.
     repeated = sorted(long | written, key=len, reverse=True)
     return {
-        name: REDACTED if name in hidden else redact_texts(value, repeated)
-        for name, value in environ.items()
+        name: REDACTED if name in hidden else redact_texts(value, repeated) for name, value in environ.items()
     }
 
 

@@ -29,8 +29,7 @@ _FINGERPRINT_BYTES: Final = 8
 _FORMAT: Final = b"\x01"
 _PURPOSE: Final = b"trainshed secret"
 _KEY_FORMAT: Final = (
-    f"It must be {_KEY_BYTES} random bytes in base64, "
-    f"as `openssl rand -base64 {_KEY_BYTES}` prints them"
+    f"It must be {_KEY_BYTES} random bytes in base64, as `openssl rand -base64 {_KEY_BYTES}` prints them"
 )
 
 
@@ -119,9 +118,7 @@ class Sealer:
                 "after the key in use and a space, or set the secret again."
             )
         try:
-            return (
-                AESGCM(keys[fingerprint]).decrypt(nonce, content, secret.associated_data()).decode()
-            )
+            return AESGCM(keys[fingerprint]).decrypt(nonce, content, secret.associated_data()).decode()
         except InvalidTag:
             raise Unsealable(
                 f"The secret {secret} cannot be opened: its stored value was modified or is damaged. Set the "

@@ -88,9 +88,7 @@ class TokenAuthority:
             secret, seconds = self._jobs.account_secret, self._now() // 10**9
             bearer = account_tokens.read(token, secret, self.book, seconds, self.hosts)
             return self.principal_of(bearer)
-        raise Unauthenticated(
-            f"The access token is not known to this service: {_HOW_TO_AUTHENTICATE}."
-        )
+        raise Unauthenticated(f"The access token is not known to this service: {_HOW_TO_AUTHENTICATE}.")
 
     def principal_of_digest(self, digest: str) -> Principal | None:
         """Return the principal of the token with this SHA-256 (hexadecimal digits); None if the token is

@@ -73,9 +73,7 @@ _MAX_DESCRIPTION: Final = 60
 _MAX_FIELD: Final = 200
 """Maximum length of a field name in a shortened error, in characters. The error fits into the trailer even if
 each character has four bytes."""
-_SHORTENED_SUFFIX: Final = (
-    " ... (shortened to fit into a gRPC trailer; REST responses are complete)"
-)
+_SHORTENED_SUFFIX: Final = " ... (shortened to fit into a gRPC trailer; REST responses are complete)"
 
 
 class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBaseClass]
@@ -86,9 +84,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         self._services = services
         self._authenticate = authenticate
         self._registry = registry
-        self._authentication_limiter = AuthenticationLimiter(
-            partial(record_failed_authentication, services)
-        )
+        self._authentication_limiter = AuthenticationLimiter(partial(record_failed_authentication, services))
         self._running: set[asyncio.Task[bytes | PublicError]] = set()
         self._methods: dict[str, tuple[pool.Api, Rpc]] = {}
         for api in pool.APIS:
@@ -276,8 +272,7 @@ def _fits(message: str, status: bytes) -> bool:
     """Whether message and status fit into a trailer on the wire. Messages are percent-encoded, and binary
     trailers are in base64."""
     plain = sum(
-        1 if 0x20 <= byte <= 0x7E and byte != 0x25 else 3
-        for byte in message.encode(errors="replace")
+        1 if 0x20 <= byte <= 0x7E and byte != 0x25 else 3 for byte in message.encode(errors="replace")
     )
     return plain + (len(status) + 2) // 3 * 4 <= _MAX_TRAILER_SIZE
 

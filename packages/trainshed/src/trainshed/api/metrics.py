@@ -47,9 +47,7 @@ class MetricsSurface:
         principal = await self._authenticate(request.headers.get("authorization"))
         # The metrics cover all projects, so callers with rights in only one project are rejected.
         authorize(principal, METHOD, ())
-        return Response(
-            "".join(_lines(self._services)).encode(), headers=((b"content-type", _CONTENT_TYPE),)
-        )
+        return Response("".join(_lines(self._services)).encode(), headers=((b"content-type", _CONTENT_TYPE),))
 
 
 def _lines(services: Services) -> Iterable[str]:
@@ -88,9 +86,7 @@ def _load_values(load: Load) -> Mapping[str, Values]:
         "jobs": {(api.value, state): count for (api, state), count in load.jobs.items()},
         "jobs_waiting": {(): load.waiting},
         **_project_values(load),
-        "quota_limit": {
-            label_values: q.limit for label_values, q in quotas.items() if q.limit is not None
-        },
+        "quota_limit": {label_values: q.limit for label_values, q in quotas.items() if q.limit is not None},
         "quota_used": {label_values: quota.used for label_values, quota in quotas.items()},
         "quota_waiting": {label_values: quota.waiting for label_values, quota in quotas.items()},
     }
@@ -142,7 +138,6 @@ def _histogram(name: str, labels: Sequence[str], histogram: Histogram) -> Iterab
 
 def _sample(name: str, labels: Sequence[str], label_values: Labels, value: float) -> str:
     pairs = ",".join(
-        f'{label}="{text.translate(_ESCAPES)}"'
-        for label, text in zip(labels, label_values, strict=True)
+        f'{label}="{text.translate(_ESCAPES)}"' for label, text in zip(labels, label_values, strict=True)
     )
     return f"{name}{{{pairs}}} {float(value)}\n" if pairs else f"{name} {float(value)}\n"

@@ -29,13 +29,7 @@ from trainshed.api.resources.jobs import (
     read_job_name,
     with_link,
 )
-from trainshed.api.resources.submission import (
-    BucketUse,
-    check_and_parse,
-    check_labels,
-    new_job,
-    store_works,
-)
+from trainshed.api.resources.submission import BucketUse, check_and_parse, check_labels, new_job, store_works
 from trainshed.core.catalog.machines import consumed_units, units_per_hour
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.job import JobDraft, JobSpec
@@ -70,9 +64,7 @@ def check_create(
     services = call.services
     public = public_field(call, request, "job")
     return check_and_parse(
-        lambda: parse_job(
-            public, runtimes=services.runtimes, max_trials=services.settings.max_study_trials
-        ),
+        lambda: parse_job(public, runtimes=services.runtimes, max_trials=services.settings.max_study_trials),
         _bucket_uses(public),
         services.buckets,
         further,
@@ -258,9 +250,7 @@ def _with_resumed_studies(spec: TuningSpec, previous: TuningJob | None) -> Tunin
             "jobs. Use the same values, or omit the field."
         )
         raise InvalidRequest((Violation(_RESUME, text),))
-    return replace(
-        spec, resumed=(*previous.spec.resumed, previous.study), first_trial=previous.next_trial
-    )
+    return replace(spec, resumed=(*previous.spec.resumed, previous.study), first_trial=previous.next_trial)
 
 
 async def _view(call: Call, work: Work, etag: str, *, in_list: bool = False) -> Message:
@@ -311,9 +301,7 @@ class TrialRecords(Struct, frozen=True):
 NO_TRIALS: Final = TrialRecords()
 
 
-def job_view(
-    record: Work, etag: str, position: int = 0, trial_records: TrialRecords = NO_TRIALS
-) -> Message:
+def job_view(record: Work, etag: str, position: int = 0, trial_records: TrialRecords = NO_TRIALS) -> Message:
     """Return the Job message of a stored job. `etag`: the job's etag from the store. `position`: the job's
     position in the queue; 0 = not in the queue. `trial_records`: the trials of a tuning job."""
     view = wire_json.from_public(JOB, json.loads(record.public_json))
@@ -335,9 +323,7 @@ def set_outputs(
     if isinstance(record, TuningJob):
         _set_tuning_output(view.training_output, record, trial_records)
     elif isinstance(record, Job) and record.ended:
-        view.training_output.consumed_ml_units = _ml_units(
-            record.spec, record.started, record.ended
-        )
+        view.training_output.consumed_ml_units = _ml_units(record.spec, record.started, record.ended)
     if message := _error_message(record):
         view.error_message = message
     view.labels.clear()

@@ -54,9 +54,7 @@ _MAX_MEMBERS: Final = 1_500
 
 
 async def get_project(call: Call, request: Any) -> Message:
-    return _view(
-        call.services.access.book, ProjectName.parse(request.name, field="name").project_id
-    )
+    return _view(call.services.access.book, ProjectName.parse(request.name, field="name").project_id)
 
 
 async def list_projects(call: Call, request: Any) -> Message:
@@ -66,8 +64,7 @@ async def list_projects(call: Call, request: Any) -> Message:
         text = "Searching projects is not supported. Omit the query, and select from the full list."
         raise InvalidRequest((Violation("query", text),))
     views = [
-        _view(call.services.access.book, name)
-        for name in visible_projects(call.principal, call.services)
+        _view(call.services.access.book, name) for name in visible_projects(call.principal, call.services)
     ]
     verb = call.method.rpartition(".")[2]
     return pool.message(f"google.cloud.resourcemanager.v3.{verb}Response", projects=views)
@@ -76,9 +73,7 @@ async def list_projects(call: Call, request: Any) -> Message:
 async def create_project(call: Call, request: Any) -> Message:
     """Create a project and return a finished operation."""
     project = request.project
-    created = await create(
-        call.services, project.project_id, project.display_name, dict(project.labels)
-    )
+    created = await create(call.services, project.project_id, project.display_name, dict(project.labels))
     return _finished_operation(CREATION_PREFIX, _view(call.services.access.book, created))
 
 
@@ -179,9 +174,7 @@ async def test_permissions(call: Call, request: Any) -> Message:
         parts = request.resource.split("/")
         ProjectName.parse("/".join(parts[:2]), field="resource")
         if len(parts) % 2 or not all(parts):
-            text = (
-                f"{request.resource!r} is not a name of the form projects/PROJECT/COLLECTION/ID/..."
-            )
+            text = f"{request.resource!r} is not a name of the form projects/PROJECT/COLLECTION/ID/..."
             faults.add("resource", text)
     for index, permission in enumerate(request.permissions):
         # The public method rejects wildcards.
@@ -331,9 +324,7 @@ def _creation(book: AccessBook, name: str) -> dict[str, Any]:
     }
 
 
-async def create(
-    services: Services, name: str, display_name: str, labels: Mapping[str, str]
-) -> str:
+async def create(services: Services, name: str, display_name: str, labels: Mapping[str, str]) -> str:
     """Create a project and return its ID. Raises InvalidRequest and AlreadyExists."""
     ProjectName.parse(f"projects/{name}", field="project_id")
     _check(display_name, labels)
@@ -342,11 +333,7 @@ async def create(
     def add(book: AccessBook) -> AccessBook:
         known = book.projects.get(name)
         if known is not None or name == services.settings.project:
-            text = (
-                "was deleted and its contents are kept"
-                if known and known.deleted
-                else "already exists"
-            )
+            text = "was deleted and its contents are kept" if known and known.deleted else "already exists"
             raise AlreadyExists(f"The project {name} {text}. Use another ID.")
         return book.with_project(project)
 
@@ -378,9 +365,7 @@ def policy_view(grants: Iterable[Grant]) -> Message:
     return pool.message(
         "google.iam.v1.Policy",
         version=1,
-        bindings=[
-            {"role": role, "members": members} for role, members in bindings_of(listed).items()
-        ],
+        bindings=[{"role": role, "members": members} for role, members in bindings_of(listed).items()],
         etag=_etag(listed),
     )
 

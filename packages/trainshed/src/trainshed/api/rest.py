@@ -23,12 +23,7 @@ from urllib.parse import parse_qsl
 
 from google.protobuf.message import Message
 
-from trainshed.access.authentication_limits import (
-    GUESS,
-    SOURCE,
-    SOURCE_HEADER,
-    AuthenticationLimiter,
-)
+from trainshed.access.authentication_limits import GUESS, SOURCE, SOURCE_HEADER, AuthenticationLimiter
 from trainshed.api import projects, service_accounts
 from trainshed.api.calls.audit import audit_call, record_failed_authentication
 from trainshed.api.calls.call import Call, JsonCall, JsonHandler
@@ -107,9 +102,7 @@ class ApiApplication:
         self._authenticate = authenticate
         self._mounts = mounts
         self._hosts = hosts
-        self._authentication_limiter = AuthenticationLimiter(
-            partial(record_failed_authentication, services)
-        )
+        self._authentication_limiter = AuthenticationLimiter(partial(record_failed_authentication, services))
         self._shell = ShellSurface(services)
         self._ports = PortSurface(services)
         trainshed = TrainshedSurface(services, authenticate)
@@ -120,19 +113,14 @@ class ApiApplication:
         }
         json_methods = {**projects.METHODS, **service_accounts.METHODS}
         endpoints: Iterable[tuple[str, str, Endpoint]] = (
-            *(
-                (*route, partial(self._json_method, method))
-                for route, method in json_methods.items()
-            ),
+            *((*route, partial(self._json_method, method)) for route, method in json_methods.items()),
             ("POST", "/token", self._token),
             (ANY, "/$discovery/rest", self._discovery),
             (ANY, "/discovery/v1/apis/{api}/{version}/rest", self._discovery),
             *((verb, "/", self._health) for verb in ("GET", "HEAD")),
             *((verb, "/healthz", self._health) for verb in ("GET", "HEAD")),
         )
-        self._router = Router(
-            (verb, Template.parse(path), endpoint) for verb, path, endpoint in endpoints
-        )
+        self._router = Router((verb, Template.parse(path), endpoint) for verb, path, endpoint in endpoints)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request or a WebSocket."""
@@ -193,10 +181,7 @@ class ApiApplication:
     def _is_served(self, scope: Scope) -> bool:
         verb, path = scope["method"], scope["raw_path"].decode("latin-1")
         is_ours = _first(path) in self._surfaces or self._router.match(verb, path) is not None
-        is_public = (
-            routes.match(verb, _plain(path)) is not None
-            or _find_known_method(verb, path) is not None
-        )
+        is_public = routes.match(verb, _plain(path)) is not None or _find_known_method(verb, path) is not None
         return is_ours or is_public
 
     async def _answer(self, request: Request) -> Response:
@@ -259,16 +244,12 @@ class ApiApplication:
         call = JsonCall(principal, self._services, method[0], names, body, root)
         project = names.get("project", "").removeprefix("-")
         caller = self._services, principal, method[0]
-        answer = await audit_call(
-            partial(handler, call), *caller, project=project, resource=request.path
-        )
+        answer = await audit_call(partial(handler, call), *caller, project=project, resource=request.path)
         return json_response(wire_json.encode_text(answer))
 
     async def _token(self, request: Request, variables: Mapping[str, str]) -> Response:
         form = await request.decoded_body(SMALL_BODY)
-        status, answer = await service_accounts.exchange_token(
-            self._services, self._authenticate, form
-        )
+        status, answer = await service_accounts.exchange_token(self._services, self._authenticate, form)
         if status == 400:  # OAuth specifies 400 for unknown credentials.
             await self._authentication_limiter.delay_failure(SOURCE.get())
         return sized_response(
@@ -289,9 +270,7 @@ class ApiApplication:
         root = _root_url(request)
         # Clients request the documents of all APIs from `www.googleapis.com`, which serves none of the APIs.
         # The document must contain an address of this service.
-        root = (
-            root.replace("//www.", f"//{name}.") if root.endswith(_SHARED_DISCOVERY_HOST) else root
-        )
+        root = root.replace("//www.", f"//{name}.") if root.endswith(_SHARED_DISCOVERY_HOST) else root
         return json_response(discovery_document(api, root))
 
     async def _health(self, request: Request, variables: Mapping[str, str]) -> Response:
@@ -325,9 +304,7 @@ def _match(verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
     if not path.startswith("/ui/"):
         return routes.match(verb, _plain(path))
     matched = routes.match(verb, "/v1/" + path[4:])
-    return (
-        matched if matched is not None and matched[0].rpc.service in routes.MIXIN_SERVICES else None
-    )
+    return matched if matched is not None and matched[0].rpc.service in routes.MIXIN_SERVICES else None
 
 
 def _find_known_method(verb: str, path: str) -> routes.KnownMethod | None:

@@ -89,9 +89,7 @@ async def create(call: JsonCall) -> dict[str, Any]:
 
     def add(book: AccessBook) -> AccessBook:
         if email in book.accounts:
-            raise AlreadyExists(
-                f"The service account {email} already exists. Use another accountId."
-            )
+            raise AlreadyExists(f"The service account {email} already exists. Use another accountId.")
         return book.with_account(account)
 
     await call.services.access.change(add, project, _name(project, email))
@@ -209,11 +207,7 @@ async def generate_access_token(call: JsonCall) -> dict[str, Any]:
             f"The service account {account.email} is disabled. Run `gcloud iam service-accounts enable "
             f"{account.email}`."
         )
-    groups = (
-        call.services.access.book.policy.groups_with_roles(token.groups)
-        if token is not None
-        else ()
-    )
+    groups = call.services.access.book.policy.groups_with_roles(token.groups) if token is not None else ()
     key = token.key if isinstance(token, Bearer) else None
     bearer = Bearer(account.email, key, call.principal.email, by_groups=groups)
     set_subject(account.project, _name(account.project, account.email))
@@ -231,9 +225,7 @@ async def exchange_token(
     account's key, or an ID token of an issuer (RFC 8693)."""
     fields = parse_qs(form.decode("utf-8", "replace"))
     if fields.get("grant_type") == [_TOKEN_EXCHANGE]:
-        return await _exchange_id_token(
-            services, authenticate, fields.get("subject_token", [""])[0]
-        )
+        return await _exchange_id_token(services, authenticate, fields.get("subject_token", [""])[0])
     if fields.get("grant_type") != [GRANT]:
         text = f"This grant_type is not supported. Use {GRANT} or {_TOKEN_EXCHANGE}."
         return 400, {"error": "unsupported_grant_type", "error_description": text}
@@ -317,15 +309,12 @@ async def _authorize_and_call(handler: JsonHandler, call: JsonCall) -> dict[str,
 
 
 METHODS: Final[JsonMethods] = {
-    place: (name, partial(_authorize_and_call, handler))
-    for place, (name, handler) in _METHODS.items()
+    place: (name, partial(_authorize_and_call, handler)) for place, (name, handler) in _METHODS.items()
 }
 
 
 async def _change(
-    call: JsonCall,
-    update_book: Callable[[AccessBook, ServiceAccount], AccessBook],
-    **detail: object,
+    call: JsonCall, update_book: Callable[[AccessBook, ServiceAccount], AccessBook], **detail: object
 ) -> None:
     """Change the account in the path of a request. `update_book`: returns the new access book for the current
     book and the current account. Raises NotFound."""

@@ -67,9 +67,7 @@ def is_allowed(caller: Caller, permission: str, access: BucketAccess) -> bool:
     return permission in PERMISSIONS[reach] or _is_granted(members, permission, access)
 
 
-def _is_open_to_program(
-    project: str, email: str | None, permission: str, access: BucketAccess
-) -> bool:
+def _is_open_to_program(project: str, email: str | None, permission: str, access: BucketAccess) -> bool:
     """Whether a program of a project has a permission on a bucket. `email`: the program's service account;
     None = any account of the project."""
     if project == access.project or (access.is_shared and permission in _SHARED):
@@ -181,8 +179,7 @@ def is_readable(project: str, access: BucketAccess, account: str | None = None) 
         member.removeprefix("serviceAccount:")
         for binding in access.bindings
         for member in _members(binding)
-        if member.startswith("serviceAccount:")
-        and project_of_account(member.partition(":")[2]) in own
+        if member.startswith("serviceAccount:") and project_of_account(member.partition(":")[2]) in own
     }
     return any(_is_open_to_program(project, email, _GET, access) for email in (None, *accounts))
 
@@ -240,10 +237,7 @@ def _of_bucket(method: str, target: Target) -> Iterator[tuple[str, str]]:
             methods = {"PATCH": "update", "PUT": "update", "DELETE": "delete"}
             yield target.bucket, f"storage.buckets.{methods.get(method, 'get')}"
         case "iam":
-            yield (
-                target.bucket,
-                f"storage.buckets.{'setIam' if method == 'PUT' else 'getIam'}Policy",
-            )
+            yield (target.bucket, f"storage.buckets.{'setIam' if method == 'PUT' else 'getIam'}Policy")
         case "iam/testPermissions":
             return  # No permission is required to test one's own permissions.
         case "storageLayout" | "managedFolders":

@@ -168,9 +168,7 @@ class Authenticator:
     """Finds the caller of a request."""
 
     def __init__(
-        self,
-        authority: Callable[[], TokenAuthority],
-        authenticate: Callable[[str], Awaitable[Principal]],
+        self, authority: Callable[[], TokenAuthority], authenticate: Callable[[str], Awaitable[Principal]]
     ) -> None:
         """`authority`: returns the current tokens. `authenticate`: returns the principal of an
         `Authorization` header; raises core's errors."""
@@ -197,9 +195,7 @@ class Authenticator:
             except NotNow as error:
                 raise Unavailable(str(error)) from None
         if key or authorization:
-            raise Unauthenticated(
-                f"{cause} `trainshed env` prints the current addresses and token."
-            )
+            raise Unauthenticated(f"{cause} `trainshed env` prints the current addresses and token.")
         return UNKNOWN
 
     def verify(self, signature: Signature) -> Bearer:
@@ -273,9 +269,7 @@ class TokenFile:
                 self._authority.hosts = self._hosts
                 self._version = version
         except (OSError, ValueError) as error:
-            raise Unavailable(
-                f"The service's tokens cannot be read: {error}. Try again."
-            ) from error
+            raise Unavailable(f"The service's tokens cannot be read: {error}. Try again.") from error
         return self._authority
 
     async def authenticate(self, authorization: str) -> Principal:
@@ -285,9 +279,7 @@ class TokenFile:
             principal = self.read().authenticate(authorization)
         except UnknownToken:
             token = token_in(authorization)
-            if self._liveness is None or not (
-                is_json_web_token(token) or is_google_access_token(token)
-            ):
+            if self._liveness is None or not (is_json_web_token(token) or is_google_access_token(token)):
                 raise
         else:
             if self._liveness is not None and principal.program is not None:

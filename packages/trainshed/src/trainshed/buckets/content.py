@@ -103,9 +103,7 @@ def parse_goog_hash(values: Iterable[str]) -> Checksums:
             case "":
                 pass
             case _:
-                raise InvalidRequest(
-                    f"X-Goog-Hash has the unknown kind {kind[:50]!r}. Send crc32c or md5."
-                )
+                raise InvalidRequest(f"X-Goog-Hash has the unknown kind {kind[:50]!r}. Send crc32c or md5.")
     return sums
 
 
@@ -159,9 +157,7 @@ class Staged:
             # Let the kernel copy first, because this copy may share blocks on disk. If the kernel cannot
             # copy, the loop below continues at the same offset and raises real errors.
             with contextlib.suppress(OSError):
-                while count := os.copy_file_range(
-                    source, self.fd, min(_SPAN, size - offset), offset
-                ):
+                while count := os.copy_file_range(source, self.fd, min(_SPAN, size - offset), offset):
                     offset += count
                     yield
         while offset < size:

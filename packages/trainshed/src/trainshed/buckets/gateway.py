@@ -84,9 +84,7 @@ class BucketsGateway:
 
         async def check() -> None:
             if await self._identify(header, key) != caller:
-                raise Unauthenticated(
-                    "Your roles changed during the request. Send the request again."
-                )
+                raise Unauthenticated("Your roles changed during the request. Send the request again.")
 
         ours = (
             (b"x-forwarded-proto", request.scope.get("scheme", "http").encode()),
@@ -126,9 +124,7 @@ class _Line(StreamLine):
 
 def _error_response(error: BucketsError) -> Response:
     more = {401: (CHALLENGE,), 503: ((b"retry-after", b"1"),)}.get(error.status, ())
-    return sized_response(
-        msgspec.json.encode(error_view(error)), JSON, error.status, (*GUARDS, *more)
-    )
+    return sized_response(msgspec.json.encode(error_view(error)), JSON, error.status, (*GUARDS, *more))
 
 
 def _restart_error() -> Unavailable:

@@ -25,9 +25,7 @@ Read = Callable[[], list[ObjectRecord]]
 
 
 def list_page(
-    query: Query,
-    entries: Iterable[tuple[str, Read | None]],
-    skip_to: Callable[[bytes], None] | None = None,
+    query: Query, entries: Iterable[tuple[str, Read | None]], skip_to: Callable[[bytes], None] | None = None
 ) -> Page:
     """Return one page. Raises `InvalidRequest` (token, glob), and errors of `entries`.
 
@@ -91,9 +89,7 @@ def with_noncurrent(
         removed = next_removed(floor)
         if removed is not None and not removed.startswith(prefix):
             removed = None
-        name = min(
-            (candidate for candidate in (first, removed) if candidate is not None), default=None
-        )
+        name = min((candidate for candidate in (first, removed) if candidate is not None), default=None)
         if name is None:
             return
         yield name.decode()
@@ -118,9 +114,7 @@ def _start_of(query: Query) -> _Start:
         return _Start(query.start_offset.encode())
     # A token is a name, or a name, a line feed and a generation. Object names contain no line feed.
     name, _, generation = decode_token(query.page_token).partition(b"\n")
-    return _Start(
-        name, read_digits(generation.decode(), "pageToken") if generation.isdigit() else 0
-    )
+    return _Start(name, read_digits(generation.decode(), "pageToken") if generation.isdigit() else 0)
 
 
 def common_prefix(name: str, query: Query) -> str | None:
@@ -174,10 +168,7 @@ def compile_glob(pattern: str) -> Regex:
         )
     try:
         return compile_regex(
-            _translate(pattern),
-            dot_matches_newline=True,
-            longest=_MAX_TRANSLATION,
-            most_steps=_MAX_STEPS,
+            _translate(pattern), dot_matches_newline=True, longest=_MAX_TRANSLATION, most_steps=_MAX_STEPS
         )
     except PatternError as error:
         raise InvalidRequest(f"Invalid matchGlob '{pattern}': {error} Correct it.") from error

@@ -23,9 +23,7 @@ from trainshed.eventloop.background import first_of
 from trainshed.httpd.messages import Disconnected, Request, Response, sized_response
 
 _TOP: Final = "computeMetadata"
-_TREE: Final[dict[str, Any]] = json.loads(
-    (files("trainshed.buckets") / "metadata.json").read_bytes()
-)
+_TREE: Final[dict[str, Any]] = json.loads((files("trainshed.buckets") / "metadata.json").read_bytes())
 """The directories of the metadata server as a tree. `{name}` stands for a value of the replica. Nearly all
 regions have a zone `b`."""
 _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
@@ -54,9 +52,7 @@ _ETAG: Final = b"etag"
 class Metadata:
     """Responds to metadata requests of programs, and issues their tokens."""
 
-    def __init__(
-        self, tokens: JobTokens, check: Callable[[JobClaims], None], notices: Notices
-    ) -> None:
+    def __init__(self, tokens: JobTokens, check: Callable[[JobClaims], None], notices: Notices) -> None:
         """`check`: raises an error if a program may not have a token."""
         self._tokens = tokens
         self._check = check
@@ -69,9 +65,7 @@ class Metadata:
         if names and names[0] != _TOP:
             return None
         if request.method not in ("GET", "HEAD"):
-            return _error_answer(
-                405, f"{request.method} is not supported: metadata can only be read."
-            )
+            return _error_answer(405, f"{request.method} is not supported: metadata can only be read.")
         if not names:
             # Do not require the header `Metadata-Flavor` here: clients may send this request without it, to
             # detect Google's machines.
@@ -90,9 +84,7 @@ class Metadata:
             node = _find({_TOP: {"v1": self._tree(caller)}}, names)
             if node is None:
                 return _error_answer(404, f"{path} is not part of a replica's metadata.")
-            return (
-                node.answer(values) if isinstance(node, _Computed) else _to_response(node, values)
-            )
+            return node.answer(values) if isinstance(node, _Computed) else _to_response(node, values)
 
         if not _is_true(values, "wait_for_change"):
             return current()
@@ -104,9 +96,7 @@ class Metadata:
         """Return the response when it differs from the client's version, or after the client's timeout."""
         seconds = values.get("timeout_sec", ["0"])[-1]
         if not (seconds.isascii() and seconds.isdecimal()):
-            return _error_answer(
-                400, f"timeout_sec={seconds[:50]} is not a number of seconds. Send digits."
-            )
+            return _error_answer(400, f"timeout_sec={seconds[:50]} is not a number of seconds. Send digits.")
         before = current()
         tag = values.get("last_etag", [""])[-1]
         if before.status != 200 or (tag and tag != _etag(before)) or caller.program is None:
@@ -250,9 +240,7 @@ def _to_response(node: Any, values: Query) -> Response:
             return _with_etag("".join(f"{line}\n" for line in _lines(node, "")), "application/text")
         return _with_etag(json.dumps(_expand(node)), "application/json")
     if kind == "json":
-        return _with_etag(
-            json.dumps(_entry_names(node) if _is_directory(node) else node), "application/json"
-        )
+        return _with_etag(json.dumps(_entry_names(node) if _is_directory(node) else node), "application/json")
     lines = _entry_names(node)
     text = "".join(f"{line}\n" for line in lines) if _is_directory(node) else lines[0]
     return _with_etag(text, "application/text")
@@ -262,8 +250,7 @@ def _entry_names(node: Any) -> list[str]:
     """Return the names in a directory as lines, or the text of a value."""
     if _is_directory(node):
         return [
-            f"{name}/" if part == [] or _is_directory(part) else name
-            for name, part in _members(node).items()
+            f"{name}/" if part == [] or _is_directory(part) else name for name, part in _members(node).items()
         ]
     if isinstance(node, list):
         return ["".join(f"{entry}\n" for entry in cast("list[str]", node))]

@@ -40,8 +40,7 @@ class Conditions(Struct, frozen=True):
         if self.metageneration_match is not None and metageneration != self.metageneration_match:
             raise condition_failed()
         if (self.generation_not_match is not None and generation == self.generation_not_match) or (
-            self.metageneration_not_match is not None
-            and metageneration == self.metageneration_not_match
+            self.metageneration_not_match is not None and metageneration == self.metageneration_not_match
         ):
             raise NotModified("Not Modified") if reading else condition_failed()
 

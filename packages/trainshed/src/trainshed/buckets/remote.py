@@ -158,15 +158,10 @@ class RemoteBucket:
             return version_of(result.meta, result.attributes)
         return None
 
-    def _put(
-        self, ref: ObjectRef, staged: Staged, attributes: Attributes, current: Version | None
-    ) -> None:
+    def _put(self, ref: ObjectRef, staged: Staged, attributes: Attributes, current: Version | None) -> None:
         name, conditions = ref.name, ref.conditions
         size = staged.path.stat().st_size
-        way: Any = {
-            "chunk_size": max(_PART, size // _MAX_PARTS),
-            "max_concurrency": _MAX_PARALLEL_PARTS,
-        }
+        way: Any = {"chunk_size": max(_PART, size // _MAX_PARTS), "max_concurrency": _MAX_PARALLEL_PARTS}
         if size <= MAX_CONDITIONAL_BYTES and conditions.must_be_absent:
             way = {"mode": "create"}
         elif size <= MAX_CONDITIONAL_BYTES and conditions != ALWAYS and current is not None:
@@ -197,9 +192,7 @@ class OpenRemote(Struct, frozen=True):
                         start += len(chunk)
                         yield bytes(chunk)
             except (PreconditionFailed, NotFound) as error:
-                raise Unavailable(
-                    "The object changed during the read. Read the object again."
-                ) from error
+                raise Unavailable("The object changed during the read. Read the object again.") from error
             if start != stop:
                 raise Unavailable(
                     "The read is incomplete: the remote store returned fewer bytes than the object's size. "

@@ -77,9 +77,7 @@ def connect(table: BucketTable) -> ObjectStore:
         ) from None
 
 
-def list_all(
-    store: ObjectStore, directory: str | None, offset: str | None = None
-) -> Iterator[ObjectMeta]:
+def list_all(store: ObjectStore, directory: str | None, offset: str | None = None) -> Iterator[ObjectMeta]:
     """Yield all objects below a directory after `offset`, by name. Pages are requested as needed."""
     # Ignore the library's types, because its type stubs import packages that are not installed.
     lists = cast("Any", obstore).list(store, directory, offset=offset, chunk_size=_CHUNK)

@@ -36,14 +36,8 @@ _UNSUPPORTED_PROPERTIES: Final = (
     *("retention", "customerEncryption", "kmsKeyName", "acl", "contexts"),
     "deleteSourceObjects",  # A field in the body of a compose request.
 )
-_UNSUPPORTED_PARAMETERS: Final = (
-    *("kmsKeyName", "destinationKmsKeyName", "enableObjectRetention"),
-    "filter",
-)
-_ACLS: Final = (
-    *("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl"),
-    "x-goog-acl",
-)
+_UNSUPPORTED_PARAMETERS: Final = (*("kmsKeyName", "destinationKmsKeyName", "enableObjectRetention"), "filter")
+_ACLS: Final = (*("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl"), "x-goog-acl")
 """Parameters, and the header of the XML API, that select a predefined access control list."""
 _CLOSED_ACLS: Final = frozenset(
     ["", "private", "projectprivate", "bucketownerread", "bucketownerfullcontrol"]

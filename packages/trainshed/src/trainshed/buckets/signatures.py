@@ -18,12 +18,7 @@ from msgspec import Struct
 
 from trainshed.access.book import AccountKey
 from trainshed.access.principals import Bearer
-from trainshed.buckets.errors import (
-    ExpiredToken,
-    InvalidRequest,
-    NotSupported,
-    SignatureDoesNotMatch,
-)
+from trainshed.buckets.errors import ExpiredToken, InvalidRequest, NotSupported, SignatureDoesNotMatch
 from trainshed.httpd.messages import Headers
 
 _ALGORITHM: Final = "GOOG4-RSA-SHA256"
@@ -76,9 +71,7 @@ def read_signature(method: str, path: str, parameters: Parameters, headers: Head
     _check_version(parameters)
     names = [name for name, _ in parameters]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InvalidRequest(
-            f"The signed URL has {twice[0][:100]!r} twice. Send each parameter once."
-        )
+        raise InvalidRequest(f"The signed URL has {twice[0][:100]!r} twice. Send each parameter once.")
     query = dict(parameters)
     if missing := [name for name in _NAMES if not query.get(name)]:
         raise InvalidRequest(f"The signed URL lacks {', '.join(missing)}. Sign it again, as V4.")
@@ -139,9 +132,7 @@ def _check_version(parameters: Parameters) -> None:
 
 def _canonical_query(parameters: Parameters) -> str:
     pairs = (
-        (quote(name, safe="~"), quote(value, safe="~"))
-        for name, value in parameters
-        if name != _SIGNATURE
+        (quote(name, safe="~"), quote(value, safe="~")) for name, value in parameters if name != _SIGNATURE
     )
     return "&".join(f"{name}={value}" for name, value in sorted(pairs))
 

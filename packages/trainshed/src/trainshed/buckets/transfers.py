@@ -23,9 +23,7 @@ Steps: TypeAlias = Generator[ObjectRecord | None]
 that, no object is created."""
 
 
-def compose(
-    store: ObjectStore, target: ObjectRef, sources: Sequence[ObjectRef], draft: Draft
-) -> Steps:
+def compose(store: ObjectStore, target: ObjectRef, sources: Sequence[ObjectRef], draft: Draft) -> Steps:
     """Join up to 32 objects. As on the public service, the result has no MD5."""
     if not 1 <= len(sources) <= MAX_COMPONENTS:
         raise InvalidRequest(
@@ -36,9 +34,7 @@ def compose(
     staged = store.stage()
     try:
         for source in sources:
-            with closing(
-                store.bucket_store(source.bucket).open_object(source, hash_limit=0)
-            ) as opened:
+            with closing(store.bucket_store(source.bucket).open_object(source, hash_limit=0)) as opened:
                 yield from opened.copy_into(staged, None)
             components += max(1, opened.record.components)
         yield store.bucket_store(target.bucket).commit(target, staged, draft, components=components)
@@ -47,10 +43,7 @@ def compose(
 
 
 def copy(
-    store: ObjectStore,
-    source: ObjectRef,
-    target: ObjectRef,
-    redraft: Callable[[ObjectRecord], Draft],
+    store: ObjectStore, source: ObjectRef, target: ObjectRef, redraft: Callable[[ObjectRecord], Draft]
 ) -> Steps:
     """Copy an object. `redraft`: returns the properties of the copy, from the record of the source."""
     with closing(store.bucket_store(source.bucket).open_object(source, hash_limit=0)) as opened:
@@ -66,10 +59,7 @@ def copy(
 
 
 def move(
-    store: ObjectStore,
-    source: ObjectRef,
-    target: ObjectRef,
-    redraft: Callable[[ObjectRecord], Draft],
+    store: ObjectStore, source: ObjectRef, target: ObjectRef, redraft: Callable[[ObjectRecord], Draft]
 ) -> Steps:
     """Rename an object within its bucket: copy it, and then delete the source if it has not changed. After a
     crash between the two steps, both names exist."""
@@ -82,9 +72,7 @@ def move(
     if record.holds:
         raise hold_error(source.bucket, source.name, record.holds)
     if record.deleted_ns:
-        raise InvalidRequest(
-            "Only the live generation of an object can be moved. Copy the noncurrent one."
-        )
+        raise InvalidRequest("Only the live generation of an object can be moved. Copy the noncurrent one.")
     generation = record.generation
     pinned = replace(source, generation=generation, conditions=ALWAYS)
     with closing(copy(store, pinned, target, redraft)) as steps:

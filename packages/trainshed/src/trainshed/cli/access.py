@@ -34,9 +34,7 @@ def tokens() -> None:
     help="Also grant the role ROLE, such as roles/aiplatform.user, to EMAIL.",
 )
 @_role_project_option
-@click.option(
-    "--days", type=click.FloatRange(0), default=0, help="Validity in days. Default: until deleted."
-)
+@click.option("--days", type=click.FloatRange(0), default=0, help="Validity in days. Default: until deleted.")
 @click.option("--note", metavar="TEXT", default="", help="Description of the token.")
 @endpoint_options
 def create(endpoint: Endpoint, *, email: str, role: str, days: float, note: str) -> None:
@@ -46,13 +44,7 @@ def create(endpoint: Endpoint, *, email: str, role: str, days: float, note: str)
     To replace a token without interruption, create the new one, use it in place of the old one, then delete
     the old one.
     """
-    body = {
-        "email": email,
-        "role": role,
-        "days": days,
-        "note": note,
-        "project": project_of(endpoint),
-    }
+    body = {"email": email, "role": role, "days": days, "note": note, "project": project_of(endpoint)}
     issued = read(endpoint.client().post("/trainshed/v1/tokens", body), IssuedToken)
     click.echo(
         f"{issued.id}  is a token of {email}. It is not shown again. Use it with trainshed login URL "
@@ -101,10 +93,7 @@ def secrets() -> None:
     help="Read the value from FILE.",
 )
 @click.option(
-    "--from-env",
-    "variable",
-    metavar="VAR",
-    help="Read the value from the environment variable VAR.",
+    "--from-env", "variable", metavar="VAR", help="Read the value from the environment variable VAR."
 )
 @project_option("Project of the secrets.")
 @endpoint_options

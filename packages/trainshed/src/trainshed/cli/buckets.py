@@ -32,9 +32,7 @@ class Place:
 
     def __post_init__(self) -> None:
         if any("\ud800" <= character <= "\udfff" for character in f"{self}"):
-            raise click.ClickException(
-                f"{str(self)!r} is not a valid object name: it is not UTF-8."
-            )
+            raise click.ClickException(f"{str(self)!r} is not a valid object name: it is not UTF-8.")
 
     @staticmethod
     def parse(text: str) -> "Place":
@@ -65,9 +63,7 @@ command.default = "ls"
 
 @command.command()
 @click.argument("place", required=False, metavar="[gs://BUCKET[/DIR]]")
-@click.option(
-    "-r", "--recursive", is_flag=True, help="Also list the objects in all subdirectories."
-)
+@click.option("-r", "--recursive", is_flag=True, help="Also list the objects in all subdirectories.")
 @project_option("Project of the buckets.")
 @format_option
 @endpoint_options
@@ -107,9 +103,7 @@ def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> 
 @command.command()
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("target")
-@click.option(
-    "-r", "--recursive", is_flag=True, help="Copy directories with all of their contents."
-)
+@click.option("-r", "--recursive", is_flag=True, help="Copy directories with all of their contents.")
 @endpoint_options
 def cp(endpoint: Endpoint, *, sources: tuple[str, ...], target: str, recursive: bool) -> None:
     """Copy objects between this machine and a bucket, or between buckets.
@@ -132,10 +126,7 @@ def cp(endpoint: Endpoint, *, sources: tuple[str, ...], target: str, recursive: 
 @command.command()
 @click.argument("places", nargs=-1, required=True, metavar="gs://BUCKET/NAME...")
 @click.option(
-    "-r",
-    "--recursive",
-    is_flag=True,
-    help="Delete all objects whose names are below gs://BUCKET/NAME.",
+    "-r", "--recursive", is_flag=True, help="Delete all objects whose names are below gs://BUCKET/NAME."
 )
 @endpoint_options
 def rm(endpoint: Endpoint, *, places: tuple[str, ...], recursive: bool) -> None:
@@ -151,8 +142,7 @@ def rm(endpoint: Endpoint, *, places: tuple[str, ...], recursive: bool) -> None:
             names = [str(record["name"]) for record in _find_objects(storage, at)]
             if not names:
                 raise click.ClickException(
-                    f"No object exists at {at}. List the bucket: trainshed buckets ls -r "
-                    f"{_SCHEME}{at.bucket}"
+                    f"No object exists at {at}. List the bucket: trainshed buckets ls -r {_SCHEME}{at.bucket}"
                 )
         for name in names:
             storage.delete(f"/storage/v1/{_object_path(Place(at.bucket, name))}")
@@ -160,9 +150,7 @@ def rm(endpoint: Endpoint, *, places: tuple[str, ...], recursive: bool) -> None:
     click.echo(f"{counted(deleted, 'object')} deleted", err=True)
 
 
-def _list_directory(
-    storage: Client, at: Place, *, recursive: bool
-) -> tuple[list[dict[str, Any]], list[str]]:
+def _list_directory(storage: Client, at: Place, *, recursive: bool) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the objects and the subdirectories of a directory.
 
     If `at` is the name of an object, return only that object. If `recursive`, return all objects below `at`,
@@ -205,14 +193,11 @@ def _check(sources: tuple[str, ...], target: str) -> None:
         )
     if len(sources) > 1 and target != "-" and not is_directory:
         raise click.UsageError(
-            "Several sources cannot be copied into one file. If the target is a directory, write "
-            f"{target}/."
+            f"Several sources cannot be copied into one file. If the target is a directory, write {target}/."
         )
 
 
-def _from_bucket(
-    storage: Client, source: Place, target: str, recursive: bool, keeps_name: bool
-) -> int:
+def _from_bucket(storage: Client, source: Place, target: str, recursive: bool, keeps_name: bool) -> int:
     """Copy objects from a bucket, and return their number. If `source` is a directory, its contents are
     copied to `target`. With `keeps_name`, they are copied to a subdirectory of `target` that has the name of
     the source."""
@@ -228,8 +213,7 @@ def _from_bucket(
             raise click.UsageError(f"{source} is a directory. To copy it, use -r.")
     if not names:
         raise click.ClickException(
-            f"No object exists at {source}. List the bucket: trainshed buckets ls -r "
-            f"{_SCHEME}{source.bucket}"
+            f"No object exists at {source}. List the bucket: trainshed buckets ls -r {_SCHEME}{source.bucket}"
         )
     kept = (source.name.rstrip("/") or source.bucket).rpartition("/")[2] + "/" if keeps_name else ""
     for name in names:
@@ -289,9 +273,7 @@ def _save(chunks: Iterator[bytes], goal: Path) -> None:
             draft.unlink()
 
 
-def _to_bucket(
-    storage: Client, source: str, target: Place, recursive: bool, keeps_name: bool
-) -> int:
+def _to_bucket(storage: Client, source: str, target: Place, recursive: bool, keeps_name: bool) -> int:
     """Copy files to a bucket, and return their number. If `source` is a directory, its contents are copied to
     `target`. With `keeps_name`, they are copied to a subdirectory of `target` that has the name of the
     source."""

@@ -52,9 +52,7 @@ def drain(endpoint: Endpoint, *, node: str, reason: str, wait: bool, undo: bool)
     try:
         _wait_until_free(client, node)
     except KeyboardInterrupt:
-        click.echo(
-            f"{node} stays drained. To undo it: trainshed nodes drain {node} --undo", err=True
-        )
+        click.echo(f"{node} stays drained. To undo it: trainshed nodes drain {node} --undo", err=True)
         raise SystemExit(130) from None
     click.echo(f"{node}  is free")
 
@@ -147,6 +145,5 @@ def set_(endpoint: Endpoint, *, metric: str, limit: float | str, user: str) -> N
     whose = f"{quota.user} of " if quota.user else ""
     where = "" if quota.region == GLOBAL else f" in {quota.region}"
     click.echo(
-        f"{quota.metric}  {number(quota.limit)} for {whose}{quota.project}{where},"
-        f" {number(quota.used)} used"
+        f"{quota.metric}  {number(quota.limit)} for {whose}{quota.project}{where}, {number(quota.used)} used"
     )

@@ -39,9 +39,7 @@ class RequestError(click.ClickException):
     each invalid field. The message lists the violations, one per line.
     """
 
-    def __init__(
-        self, status: int, message: str, violations: tuple[tuple[str, str], ...] = ()
-    ) -> None:
+    def __init__(self, status: int, message: str, violations: tuple[tuple[str, str], ...] = ()) -> None:
         if violations:
             listed = "".join(f"\n  {field}: {text}" for field, text in violations)
             message = f"The service rejected the request:{listed}"
@@ -99,9 +97,7 @@ class Client:
             token = answer.get("nextPageToken") or None
             yield answer
 
-    def post(
-        self, path: str, body: Mapping[str, Any], *, timeout: float | None = REQUEST_TIMEOUT
-    ) -> Any:
+    def post(self, path: str, body: Mapping[str, Any], *, timeout: float | None = REQUEST_TIMEOUT) -> Any:
         """Send a POST request and return the JSON of the response. `timeout`: maximum seconds to wait for it;
         None = unlimited. Raises RequestError, Unreachable."""
         content = json.dumps(body).encode()
@@ -128,9 +124,7 @@ class Client:
         kind = "application/octet-stream"
         file = io.BytesIO(content) if isinstance(content, bytes) else content
         chunks = show_progress(name, size, iter(lambda: file.read(_CHUNK), b""))
-        with self._open(
-            "POST", path, query=query, content=chunks, content_type=kind, length=size
-        ) as answer:
+        with self._open("POST", path, query=query, content=chunks, content_type=kind, length=size) as answer:
             answer.read()
 
     def open_object(self, bucket: str, name: str) -> "Response":
@@ -182,9 +176,7 @@ class Client:
         answer = Response(connection, response, self)
         if response.status >= 400:
             with answer:
-                raise _response_error(
-                    response.status, answer.read(), None if self._token else self.address
-                )
+                raise _response_error(response.status, answer.read(), None if self._token else self.address)
         return answer
 
     def _connection(self, timeout: float | None) -> "http.client.HTTPConnection":
@@ -245,9 +237,7 @@ class Client:
         """Return the error for a connection that broke during a response."""
         # Only errors of the operating system contain a helpful cause. Errors of the HTTP library contain only
         # a position.
-        cause = (
-            f" ({failure.strerror})" if isinstance(failure, OSError) and failure.strerror else ""
-        )
+        cause = f" ({failure.strerror})" if isinstance(failure, OSError) and failure.strerror else ""
         return Unreachable(
             f"The connection to the service at {self.address} broke off{cause}. {self._advice}"
         )
@@ -257,10 +247,7 @@ class Response:
     """An HTTP response. Use it in a `with` block, and read it only once."""
 
     def __init__(
-        self,
-        connection: "http.client.HTTPConnection",
-        response: "http.client.HTTPResponse",
-        client: Client,
+        self, connection: "http.client.HTTPConnection", response: "http.client.HTTPResponse", client: Client
     ) -> None:
         self._connection = connection
         self._response = response
@@ -344,9 +331,7 @@ class Response:
             raise self._client.connection_error(failure) from None
 
 
-def _response_error(
-    status: int, content: bytes, unknown_to: str | None
-) -> RequestError | Unreachable:
+def _response_error(status: int, content: bytes, unknown_to: str | None) -> RequestError | Unreachable:
     """Return the error for a response with this status and content. `unknown_to`: if the request had no
     token, the service's address for the error message; otherwise None."""
     if status == http.HTTPStatus.UNAUTHORIZED and unknown_to:

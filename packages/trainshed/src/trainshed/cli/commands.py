@@ -43,14 +43,7 @@ _COMMANDS = (
 the form `module:attribute`."""
 SECTIONS = {
     "Every day": ("run", "jobs", "up", "status", "console", "down"),
-    "Inputs and results of jobs": (
-        "list",
-        "describe",
-        "delete",
-        "buckets",
-        "secrets",
-        "tensorboard",
-    ),
+    "Inputs and results of jobs": ("list", "describe", "delete", "buckets", "secrets", "tensorboard"),
     "Capacity and recovery": ("quotas", "nodes", "drill"),
     "People and clients": ("env", "login", "iam", "tokens"),
     "The service": ("doctor", "runtimes", "backup", "restore", "emulate"),
@@ -89,11 +82,7 @@ class LazyCommand(click.Command):
         self._where = where
 
     def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         if os.environ.get("NO_COLOR"):
             extra.setdefault("color", False)
@@ -106,9 +95,7 @@ class LazyCommand(click.Command):
         return command
 
 
-_SHARED_OPTIONS = frozenset(
-    {"--data", "--url", "--token", "--ca", "--format", "--project", "--region"}
-)
+_SHARED_OPTIONS = frozenset({"--data", "--url", "--token", "--ca", "--format", "--project", "--region"})
 """Options that most commands have. Each option has a value."""
 _HELP = frozenset({"-h", "--help", "--version"})
 VERBS = ("list", "describe", "delete")
@@ -128,9 +115,7 @@ class Group(click.Group):
         if ctx.parent is None:
             args = command_first(args, {*self.commands, *KINDS}, None)
             args = verb_first(args, self.commands, default="list" if is_typed else None)
-        return super().parse_args(
-            ctx, command_first(args, self.commands, self.default if is_typed else None)
-        )
+        return super().parse_args(ctx, command_first(args, self.commands, self.default if is_typed else None))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table of commands. The commands of `trainshed` itself are grouped by topic."""
@@ -168,9 +153,7 @@ class Group(click.Group):
         return groups
 
 
-def verb_first(
-    args: Sequence[str], commands: Container[str], default: str | None = "list"
-) -> list[str]:
+def verb_first(args: Sequence[str], commands: Container[str], default: str | None = "list") -> list[str]:
     """Convert the words `KIND VERB …` to `VERB KIND …`. Return other words unchanged.
 
     `commands`: the commands of the group. If a kind is also the name of a command, such as `nodes`, words

@@ -190,12 +190,7 @@ def service_options(command: Callable[..., R]) -> Callable[..., R]:
     @connection_options
     @functools.wraps(command)
     def finding(
-        *args: Any,
-        url: str | None,
-        token: str | None,
-        data: Path | None,
-        ca: str | None,
-        **options: Any,
+        *args: Any, url: str | None, token: str | None, data: Path | None, ca: str | None, **options: Any
     ) -> R:
         meta = click.get_current_context().meta
 
@@ -217,9 +212,7 @@ def connection_options(command: Callable[..., R]) -> Callable[..., R]:
         help="Address of the service, such as http://host:8080. Default: $TRAINSHED_ENDPOINT, the login, "
         "or the local service.",
     )
-    known = click.option(
-        "--token", metavar="TOKEN", help="Token for --url. Default: $TRAINSHED_TOKEN."
-    )
+    known = click.option("--token", metavar="TOKEN", help="Token for --url. Default: $TRAINSHED_TOKEN.")
     trusted = click.option(
         "--ca",
         metavar="FILE",
@@ -309,9 +302,7 @@ def _context_option(name: str, text: str) -> Callable[[Callable[..., R]], Callab
         context.meta[f"trainshed.{name}"] = value
 
     help_text = f"{text} Default: the service's default {name}."
-    return click.option(
-        f"--{name}", metavar=name.upper(), help=help_text, callback=note, expose_value=False
-    )
+    return click.option(f"--{name}", metavar=name.upper(), help=help_text, callback=note, expose_value=False)
 
 
 def place_of(endpoint: Endpoint) -> dict[str, str]:

@@ -27,11 +27,7 @@ def emulator(port: int, plan: Path | None, capture: Path | None) -> Generator[di
 
 @click.command()
 @click.option(
-    "--port",
-    type=int,
-    default=8080,
-    show_default=True,
-    help="Port to listen on; 0 = any free port.",
+    "--port", type=int, default=8080, show_default=True, help="Port to listen on; 0 = any free port."
 )
 @click.option(
     "--plan",
@@ -44,9 +40,7 @@ def emulator(port: int, plan: Path | None, capture: Path | None) -> Generator[di
     help="File to which each request is appended, as one line of JSON.",
 )
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
-def command(
-    *, port: int, plan: Path | None, capture: Path | None, program: tuple[str, ...]
-) -> None:
+def command(*, port: int, plan: Path | None, capture: Path | None, program: tuple[str, ...]) -> None:
     """Serve tests on this machine, without authentication, until Ctrl-C or the end of PROGRAM.
 
     Prints the variables for clients, or sets them for PROGRAM and returns its exit status. All data are in a

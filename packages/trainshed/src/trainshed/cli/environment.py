@@ -79,9 +79,7 @@ def variables(endpoint: Endpoint) -> dict[str, str | None]:
         # This variable replaces gRPC's own authorities, so the file also contains gRPC's authorities.
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": endpoint.ca_bundle,
         # Without this variable, gcloud sends and renews the token of the user's Google account.
-        "CLOUDSDK_AUTH_ACCESS_TOKEN": None
-        if is_google_access_token(endpoint.token)
-        else endpoint.token,
+        "CLOUDSDK_AUTH_ACCESS_TOKEN": None if is_google_access_token(endpoint.token) else endpoint.token,
         "CLOUDSDK_CORE_PROJECT": endpoint.project,
         "CLOUDSDK_AI_REGION": endpoint.region,
         # `gcloud ai-platform jobs submit` reads the region from this variable.
@@ -110,9 +108,7 @@ def variables(endpoint: Endpoint) -> dict[str, str | None]:
         "GOOGLE_APPLICATION_CREDENTIALS": (
             str(endpoint.data / "credentials.json") if endpoint.data else None
         ),
-        "BOTO_CONFIG": (
-            str(endpoint.data / BOTO_FILE) if endpoint.data and endpoint.storage_tls else None
-        ),
+        "BOTO_CONFIG": (str(endpoint.data / BOTO_FILE) if endpoint.data and endpoint.storage_tls else None),
         # Without this variable, gcloud's configured file of authorities replaces the file in BOTO_CONFIG.
         "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": endpoint.ca_bundle or trusted,
         # Without this variable, gcloud's own gsutil uses the account of gcloud's login instead of the
@@ -221,9 +217,7 @@ def boto_document(storage: str, address: str, roots: str, token: str, project: s
     # The token is requested without TLS, because the code that requests it does not read
     # `ca_certificates_file`.
     exchange = storage + PATH
-    return _BOTO.format(
-        host=host, port=port, token=token, exchange=exchange, roots=roots, project=project
-    )
+    return _BOTO.format(host=host, port=port, token=token, exchange=exchange, roots=roots, project=project)
 
 
 def credentials_document(token: str, project: str, storage: str) -> dict[str, Any]:

@@ -41,6 +41,4 @@ def console(endpoint: Endpoint, *, opens: bool) -> None:
 def _show(uri: str, *, opens: bool) -> None:
     click.echo(uri)
     if opens and not webbrowser.open(uri):
-        raise RequestError(
-            0, "No browser was found on this machine. Open the link above in a browser."
-        )
+        raise RequestError(0, "No browser was found on this machine. Open the link above in a browser.")

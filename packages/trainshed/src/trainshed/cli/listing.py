@@ -8,13 +8,7 @@ from typing import Any
 
 import click
 
-from trainshed.cli.connection import (
-    Endpoint,
-    endpoint_options,
-    place_of,
-    place_options,
-    service_options,
-)
+from trainshed.cli.connection import Endpoint, endpoint_options, place_of, place_options, service_options
 from trainshed.cli.jobs.references import find_job
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data, terminal_width, yaml_text
@@ -51,15 +45,11 @@ class _KindName(click.ParamType[Kind]):
 _takes_place = place_options("things")
 
 
-@click.command(
-    "list", short_help="List datasets, experiments, models, nodes, secrets, tokens and more."
-)
+@click.command("list", short_help="List datasets, experiments, models, nodes, secrets, tokens and more.")
 @click.argument("kind", type=_KindName(lambda kind: kind.list_path or kind.local))
 @click.option("--all", "every", is_flag=True, help="Include quotas that are neither set nor used.")
 @click.option(
-    "--by",
-    metavar="WHAT",
-    help="Group usage by user, project, node, machine or labels.KEY. Default: user.",
+    "--by", metavar="WHAT", help="Group usage by user, project, node, machine or labels.KEY. Default: user."
 )
 @click.option(
     "--since",
@@ -73,13 +63,7 @@ _takes_place = place_options("things")
 )
 @service_options
 def list_(
-    service: Callable[[], Endpoint],
-    *,
-    kind: Kind,
-    every: bool,
-    by: str | None,
-    since: str | None,
-    form: str,
+    service: Callable[[], Endpoint], *, kind: Kind, every: bool, by: str | None, since: str | None, form: str
 ) -> None:
     """List all things of a KIND: audit (changes by users), datasets, experiments, grants (roles of members),
     machine-types, models, nodes, projects, quotas, secrets, studies, tokens or usage (of people and

@@ -46,18 +46,14 @@ _ADVICE = "Check the address."
     help="PEM file with the certificate authorities to trust for https. Default: $TRAINSHED_CA.",
 )
 @click.option(
-    "--no-browser",
-    is_flag=True,
-    help="Open no browser: print the sign-in address, and prompt for the code.",
+    "--no-browser", is_flag=True, help="Open no browser: print the sign-in address, and prompt for the code."
 )
 @click.option(
     "--forget",
     is_flag=True,
     help="Sign out: delete the stored login. Revoke its token if a browser sign-in created it.",
 )
-def command(
-    url: str | None, *, token: str | None, ca: str | None, no_browser: bool, forget: bool
-) -> None:
+def command(url: str | None, *, token: str | None, ca: str | None, no_browser: bool, forget: bool) -> None:
     """Sign in to the service at URL with a browser. Your commands on this machine then use this service,
     unless TRAINSHED_ENDPOINT, TRAINSHED_DATA, --url or --data specify another one. Default of URL: the
     current service.
@@ -70,16 +66,12 @@ def command(
         file.unlink(missing_ok=True)
         remark = _revoke_token(known) if known else ""
         click.echo(
-            f"The login at {known['url']} is deleted.{remark}"
-            if known
-            else "There is no login to delete."
+            f"The login at {known['url']} is deleted.{remark}" if known else "There is no login to delete."
         )
         return
     address = (url or known.get("url", "")).rstrip("/")
     if not address:
-        raise click.UsageError(
-            "The URL of the service is missing. Run: trainshed login https://HOST"
-        )
+        raise click.UsageError("The URL of the service is missing. Run: trainshed login https://HOST")
     trusted = str(Path(ca).absolute()) if ca else remote(address, "", "").ca
     if token == "-" and not (token := sys.stdin.readline().strip()):
         raise click.UsageError(
@@ -87,9 +79,7 @@ def command(
             "browser."
         )
     if not token:
-        token = _sign_in_with_browser(
-            Client(address, "", _ADVICE, ca=trusted), has_browser=not no_browser
-        )
+        token = _sign_in_with_browser(Client(address, "", _ADVICE, ca=trusted), has_browser=not no_browser)
     me = read(Client(address, token, _ADVICE, ca=trusted).get("/trainshed/v1/whoami"), Identity)
     content = json.dumps({"url": address, "token": token, "ca": trusted or ""})
     try:
@@ -165,9 +155,7 @@ class _Listener(HTTPServer):
         """Print nothing: the client is not a browser, or has closed its connection."""
 
     def handle_timeout(self) -> None:
-        raise RequestError(
-            0, "The sign-in was not completed within ten minutes. Run trainshed login again."
-        )
+        raise RequestError(0, "The sign-in was not completed within ten minutes. Run trainshed login again.")
 
 
 class _CodeHandler(BaseHTTPRequestHandler):

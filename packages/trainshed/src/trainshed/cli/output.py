@@ -14,9 +14,7 @@ from trainshed.cli.text.moments import size as amount
 _YAML = "trainshed.yaml"
 
 
-def output_format(
-    first: str, help_text: str, *, more: tuple[str, ...] = ()
-) -> Callable[[Any], Any]:
+def output_format(first: str, help_text: str, *, more: tuple[str, ...] = ()) -> Callable[[Any], Any]:
     """Return a decorator that adds --format to a command and passes `form`, which is `first` or "json".
 
     With --format yaml, `form` is "json" as well, and `print_data` prints YAML. `more`: further formats.

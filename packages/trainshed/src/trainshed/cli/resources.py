@@ -81,9 +81,7 @@ class Place:
         values = {"project": self.project, "region": self.region, "id": name, "version": version}
         return template.format_map({key: quote(value, safe="") for key, value in values.items()})
 
-    def records(
-        self, kind: Kind, *, every: bool, wanted: Mapping[str, str] | None = None
-    ) -> list[Json]:
+    def records(self, kind: Kind, *, every: bool, wanted: Mapping[str, str] | None = None) -> list[Json]:
         """Return all records of a kind, in the service's order. Raises RequestError, Unreachable.
 
         `every`: include unused records. `wanted`: additional query parameters.
@@ -179,8 +177,8 @@ class Place:
         """Split a name into its project and region (a `Place`), ID and version; "" = no version."""
         whole, _, version = name.partition("@") if kind.version_delete_path else (name, "", "")
         match whole.split("/"):
-            case ["projects", project, "locations", region, *collection, ident] if (
-                kind.list_path.endswith(f"/{'/'.join(collection)}")
+            case ["projects", project, "locations", region, *collection, ident] if kind.list_path.endswith(
+                f"/{'/'.join(collection)}"
             ):
                 return replace(self, project=project, region=region), ident, version
             case _:
@@ -272,9 +270,7 @@ def machine_type_records() -> list[Json]:
         if machine.accelerator_type:
             return {machine.accelerator_type: [machine.accelerator_count]}
         apis = [api for api in Api if api in machine.apis]
-        return {
-            kind: list(n) for api in apis for kind, n in allowed_accelerators(machine, api).items()
-        }
+        return {kind: list(n) for api in apis for kind, n in allowed_accelerators(machine, api).items()}
 
     return [
         {
@@ -329,8 +325,6 @@ def _field(title: str, path: str | None = None, show: str = "text", **more: Any)
 
 KINDS: Final = {
     name: _kind(name, **table)
-    for name, table in tomllib.loads(
-        Path(__file__).with_name("resources.toml").read_text("utf-8")
-    ).items()
+    for name, table in tomllib.loads(Path(__file__).with_name("resources.toml").read_text("utf-8")).items()
 }
 """All kinds by name."""

@@ -56,18 +56,10 @@ _RELEASE_TIMEOUT = 60.0
     metavar="TIME",
     help="Maximum time for cancelling all jobs and stopping the service.",
 )
-@click.option(
-    "--release", is_flag=True, help="Release cluster allocations left behind by a stopped service."
-)
+@click.option("--release", is_flag=True, help="Release cluster allocations left behind by a stopped service.")
 @connection_options
 def down(
-    *,
-    release: bool,
-    url: str | None,
-    token: str | None,
-    data: Path | None,
-    ca: str | None,
-    timeout: float,
+    *, release: bool, url: str | None, token: str | None, data: Path | None, ca: str | None, timeout: float
 ) -> None:
     """Cancel all jobs and stop the service of this machine. Nothing is stopped by force: if a job does not
     finish in time, the service continues. The command lists cluster allocations that could not be
@@ -159,9 +151,7 @@ def _read(file: Path) -> tuple[held.Leftover, ...]:
     try:
         return held.read(file)
     except (OSError, ValueError) as error:
-        raise click.ClickException(
-            f"{error}. List the allocations of the cluster with squeue."
-        ) from None
+        raise click.ClickException(f"{error}. List the allocations of the cluster with squeue.") from None
 
 
 def _require_chosen_service(endpoint: Endpoint, *, chosen: bool) -> None:
@@ -196,9 +186,7 @@ def _cancel(client: Client, jobs: Sequence[JobView]) -> None:
         deque(threads.map(cancel, jobs), maxlen=0)
 
 
-def _wait_until_finished(
-    client: Client, jobs: Sequence[JobView], left: Callable[[], float]
-) -> None:
+def _wait_until_finished(client: Client, jobs: Sequence[JobView], left: Callable[[], float]) -> None:
     """Poll until all jobs have finished. After the timeout, raises click.ClickException with the unfinished
     jobs."""
     while jobs:
@@ -208,9 +196,7 @@ def _wait_until_finished(
         if left():
             time.sleep(min(_POLL_INTERVAL, left()))
             continue
-        listed = "".join(
-            f"\n  {job.job_id}  {job.display_name or job.name}" for job in late[:_MAX_LISTED]
-        )
+        listed = "".join(f"\n  {job.job_id}  {job.display_name or job.name}" for job in late[:_MAX_LISTED])
         if len(late) > _MAX_LISTED:
             listed += f"\n  and {len(late) - _MAX_LISTED} more"
         raise click.ClickException(

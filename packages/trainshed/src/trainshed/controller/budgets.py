@@ -111,9 +111,7 @@ class Budgets:
             if (amount := _of(sums, key)) >= limit:
                 what = f"{amount:.4g} of {limit:g}{_UNITS[metric]}"
                 jobs = QuotaKey(project_id=project, region=GLOBAL, metric=JOBS, person=person)
-                gone[jobs] = (
-                    f"{person or f'project {project}'} has used {what} of this month's budget"
-                )
+                gone[jobs] = f"{person or f'project {project}'} has used {what} of this month's budget"
                 if key.metric in HARD_BUDGETS:
                     stopped.add(jobs)
         self._exhausted = gone, frozenset(stopped)
@@ -124,9 +122,7 @@ class Budgets:
         """Return all budgets with their present usage."""
         sums, marks = self._sums(now), self._marks
         return tuple(
-            Budget(
-                key, limit, _of(sums, key), marks=(100,) if key.metric in HARD_BUDGETS else marks
-            )
+            Budget(key, limit, _of(sums, key), marks=(100,) if key.metric in HARD_BUDGETS else marks)
             for key, limit in self._set(sums)
             if limit
         )

@@ -36,13 +36,7 @@ from trainshed.core.capacity import (
 )
 from trainshed.core.catalog.quotas import BUDGETS, GLOBAL, HARD_BUDGETS, JOBS, PRIORITY, QUEUED
 from trainshed.core.errors import FailedPrecondition, ResourceExhausted
-from trainshed.core.lifecycle.events import (
-    CapacityRefused,
-    Event,
-    JobAdmitted,
-    Preempted,
-    ReplicaPlaced,
-)
+from trainshed.core.lifecycle.events import CapacityRefused, Event, JobAdmitted, Preempted, ReplicaPlaced
 from trainshed.core.lifecycle.records import Job, person_of
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.timeline import expected_start
@@ -234,9 +228,7 @@ class CapacityTracker:
         self.budgets.set_quotas(quotas)
         self._changed = True
 
-    def set_resource(
-        self, name: PersistentResourceName, resource: PersistentResource | None
-    ) -> None:
+    def set_resource(self, name: PersistentResourceName, resource: PersistentResource | None) -> None:
         """Set a persistent resource, or remove it (None). Its machines stay on their nodes, except on unfit
         nodes that run no job of the resource."""
         before = self.reserved.resources.get(name)
@@ -399,9 +391,7 @@ class CapacityTracker:
         snapshots = (self._snapshot, *self.reserved)
         there = (node for snapshot in snapshots for node in snapshot.nodes.values() if node.holders)
         return tuple(
-            dict.fromkeys(
-                uid for node in there if self.unfit_reason(node.name) for uid in node.holders
-            )
+            dict.fromkeys(uid for node in there if self.unfit_reason(node.name) for uid in node.holders)
         )
 
     @property

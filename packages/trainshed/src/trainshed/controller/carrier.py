@@ -122,9 +122,7 @@ class JobCarrier:
         new job."""
         wanted = instructions(self._job())
         self._done = {
-            instruction
-            for instruction in wanted
-            if any(_includes(done, instruction) for done in self._done)
+            instruction for instruction in wanted if any(_includes(done, instruction) for done in self._done)
         }
         self._changed.set()
         if self._current not in wanted and isinstance(self._current, PrepareRuntime):
@@ -134,9 +132,7 @@ class JobCarrier:
             if self._next() is None:
                 self._finished()
             else:
-                self._task = begin(
-                    self._run(), f"job {self._job().uid}: carrying out", self._restart_later
-                )
+                self._task = begin(self._run(), f"job {self._job().uid}: carrying out", self._restart_later)
 
     def cancel(self) -> None:
         """Cancel the current instruction, and start no other."""
@@ -156,12 +152,7 @@ class JobCarrier:
         if self._closed:
             return None
         return next(
-            (
-                instruction
-                for instruction in instructions(self._job())
-                if instruction not in self._done
-            ),
-            None,
+            (instruction for instruction in instructions(self._job()) if instruction not in self._done), None
         )
 
     async def _run(self) -> None:
@@ -229,9 +220,7 @@ class JobCarrier:
     def _report_delay(self, instruction: Instruction, failure: Exception, pause: float) -> None:
         """Report the reason why the engine does not start an attempt, as an entry of the job's timeline."""
         if isinstance(instruction, StartReplicas):
-            message = (
-                f"The engine cannot start the job now and retries every {pause:g} s: {failure}"
-            )
+            message = f"The engine cannot start the job now and retries every {pause:g} s: {failure}"
             delay = Delay(WaitReason.ENGINE, message)
             self._ports.report(self._job().uid, StartDelayed(instruction.attempt, delay))
 
@@ -283,17 +272,12 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction) -> None:
         case StopReplica(attempt, replica, incarnation):
             if await _has_slots(engine, uid, attempt):
                 notice = StopNotice.MAINTENANCE
-                await engine.stop_replica(
-                    uid, attempt, replica, incarnation, ports.grace, notice=notice
-                )
+                await engine.stop_replica(uid, attempt, replica, incarnation, ports.grace, notice=notice)
             else:
                 ports.report(
                     uid,
                     ReplicaLost(
-                        attempt=attempt,
-                        replica=replica,
-                        incarnation=incarnation,
-                        cause=NEVER_STARTED,
+                        attempt=attempt, replica=replica, incarnation=incarnation, cause=NEVER_STARTED
                     ),
                 )
         case StopReplicas():
@@ -321,13 +305,7 @@ async def _launch(ports: Ports, job: Job, instruction: StartReplicas) -> None:
     # Each launch plan contains the whole gang, so the plans of a large gang take some time.
     async for some in in_turns(tuple(waiting.items()), _PLAN_BLOCK_SIZE):
         plans += launch_plans(
-            job,
-            slots,
-            prepared,
-            ports.launch_defaults,
-            dict(some),
-            buckets=buckets,
-            packages=packages,
+            job, slots, prepared, ports.launch_defaults, dict(some), buckets=buckets, packages=packages
         )
     await ports.engine.launch(plans)
 
@@ -339,10 +317,7 @@ async def _stop(ports: Ports, job: Job, instruction: StopReplicas) -> None:
             ports.report(
                 uid,
                 ReplicaLost(
-                    attempt=attempt,
-                    replica=other.id,
-                    incarnation=other.incarnation,
-                    cause=NEVER_STARTED,
+                    attempt=attempt, replica=other.id, incarnation=other.incarnation, cause=NEVER_STARTED
                 ),
             )
         return
@@ -386,8 +361,7 @@ def is_ready(runtimes: Runtimes, job: Job) -> bool:
 def preparation_message(job: Job) -> str:
     """Return the timeline message about the preparation that a job waits for."""
     wanted = [
-        _title(choice)
-        + (f" with {len(on_top)} package{'s' if len(on_top) > 1 else ''}" if on_top else "")
+        _title(choice) + (f" with {len(on_top)} package{'s' if len(on_top) > 1 else ''}" if on_top else "")
         for choice, on_top in packages(job)
     ]
     if job.spec.data is not None:
@@ -484,10 +458,7 @@ class BuildOutput:
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is GeneratorExit:
             return  # The event loop has stopped, so nothing can be awaited.
@@ -505,9 +476,7 @@ class BuildOutput:
         self._heard = True
         self._lines.append(line)
         if self._writing is None:
-            self._writing = keep(
-                self._write, f"job {self._uid}: writing the output of its preparation"
-            )
+            self._writing = keep(self._write, f"job {self._uid}: writing the output of its preparation")
 
     async def _write(self) -> None:
         while self._lines:

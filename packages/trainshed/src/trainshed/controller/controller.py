@@ -34,13 +34,7 @@ from trainshed.controller.tuning import TuningReconciler
 from trainshed.controller.watching import Watchers
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.errors import Unavailable
-from trainshed.core.lifecycle.events import (
-    CancelCause,
-    CancelRequested,
-    Event,
-    NodesGiven,
-    StartDelayed,
-)
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event, NodesGiven, StartDelayed
 from trainshed.core.lifecycle.machine import deadlines
 from trainshed.core.lifecycle.records import Actor, Job
 from trainshed.core.lifecycle.states import AttemptState
@@ -358,9 +352,7 @@ class Controller:
             for new in made:
                 self._capacity.admit(new.job)
             for job in (new.job for new in made):
-                if job.creating_job is not None and self._jobs_of_jobs.admit(
-                    job.uid, job.creating_job
-                ):
+                if job.creating_job is not None and self._jobs_of_jobs.admit(job.uid, job.creating_job):
                     counted.append(job.uid)
             await self._store_new(made)
         except BaseException:
@@ -410,9 +402,7 @@ class Controller:
                     self._capacity.put(stored)
             self._decisions.decide()
             if isinstance(failure, StaleCommit):
-                raise Unavailable(
-                    f"The job was not stored: {failure}. Submit the job again."
-                ) from failure
+                raise Unavailable(f"The job was not stored: {failure}. Submit the job again.") from failure
             raise
         for about_whom, event in decided:
             if admitted is None or about_whom != uid:

@@ -79,9 +79,7 @@ class _Followed(Struct):
 
     job: Job
     files: dict[str, FileProgress] = field(default_factory=dict[str, FileProgress])
-    series: dict[tuple[str, str], CurveSeries] = field(
-        default_factory=dict[tuple[str, str], CurveSeries]
-    )
+    series: dict[tuple[str, str], CurveSeries] = field(default_factory=dict[tuple[str, str], CurveSeries])
     #: The Tensorboard that also receives the job's curves, or None.
     board: CurveWriter | None = None
     #: Set when the job has finished, so that its files are read for the last time.
@@ -179,9 +177,7 @@ class JobCurves:
             await followed.board.prepare()
         followed.files = {file.path: file for file in await curves.files(job.uid)}
         if followed.files:
-            followed.series = {
-                (series.run, series.tag): series for series in await curves.series(job.uid)
-            }
+            followed.series = {(series.run, series.tag): series for series in await curves.series(job.uid)}
         directory = None
         if uri := job.spec.log_directory:
             project = job.name.project_id

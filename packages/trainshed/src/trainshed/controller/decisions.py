@@ -46,9 +46,7 @@ class Decisions:
         `CapacityTracker`."""
         #: Receives decisions about holds of persistent resources, and checks changed resources.
         self.reservations: Reservations | None = None
-        self.capacity = CapacityTracker(
-            policy, self._decide_at, self._report_from_thread, at_once, budgets
-        )
+        self.capacity = CapacityTracker(policy, self._decide_at, self._report_from_thread, at_once, budgets)
         self._watching: asyncio.Task[None] | None = None
         self._remembered = _MAX_HALF_LIVES * policy.half_life
         self._now = now

@@ -103,9 +103,7 @@ class ExportWorker:
             await self._files.copy(export.copy, account)
             return "ExportModelResponse", {}
         assert export.plan is not None
-        return "ExportDataResponse", _answer(
-            await self._files.write(export.plan, account, lambda _: None)
-        )
+        return "ExportDataResponse", _answer(await self._files.write(export.plan, account, lambda _: None))
 
 
 def _answer(written: Written) -> dict[str, Any]:

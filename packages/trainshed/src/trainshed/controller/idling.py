@@ -98,10 +98,7 @@ class IdleWatch:
         if not warned:
             text = f"The GPUs of the job have been idle for {_span(until - since)}."
             if self.policy.stop:
-                text += (
-                    f" The service stops the job in {_span(self.policy.stop)} unless it uses its "
-                    "GPUs."
-                )
+                text += f" The service stops the job in {_span(self.policy.stop)} unless it uses its GPUs."
             entry = TimelineEntry(self.now(), IDLE, text, {"since": since})
             await self.intake.add_timeline_entry((job.uid,), entry)
             self.publish(job.uid)

@@ -66,8 +66,7 @@ def slot_requests(job: Job, launching: LaunchDefaults) -> tuple[SlotRequest, ...
                 node=replica.node or replica.avoid or "",
                 accelerators=accelerators.count if accelerators else 0,
                 vcpus=machine.vcpus,
-                memory_bytes=launching.memory_limit(machine.memory_limit_bytes, job.memory_factor)
-                or 0,
+                memory_bytes=launching.memory_limit(machine.memory_limit_bytes, job.memory_factor) or 0,
                 machine=MachineWanted(machine.type, accelerators.type if accelerators else None),
                 image=pool.program.runtime.image or None,
                 project=job.name.project_id,
@@ -108,9 +107,7 @@ def launch_plans(
             gang,
             replica.id,
             image=dict(image.environ) if image else None,
-            packages=REDUCTION_PACKAGES
-            if image and image.root and part.packages
-            else part.packages,
+            packages=REDUCTION_PACKAGES if image and image.root and part.packages else part.packages,
         )
         argv = _argv(job, replica, dict(environ), image)
         plans.append(
@@ -133,9 +130,7 @@ def launch_plans(
                     else None,
                 ),
                 limits=Limits(
-                    memory=launching.memory_limit(
-                        pool.machine.memory_limit_bytes, job.memory_factor
-                    ),
+                    memory=launching.memory_limit(pool.machine.memory_limit_bytes, job.memory_factor),
                     disk=pool.disk.size_gb * GIB,
                     cpu_weight=max(1, round(pool.machine.vcpus * 100)),
                     stall_after=stall_after(job),
@@ -191,11 +186,7 @@ def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str | None) -> R
 
 
 def _warm(
-    job: Job,
-    replica: Replica,
-    argv: tuple[str, ...],
-    runtime: PreparedRuntime,
-    launching: LaunchDefaults,
+    job: Job, replica: Replica, argv: tuple[str, ...], runtime: PreparedRuntime, launching: LaunchDefaults
 ) -> WarmStart | None:
     """Return the warm start of a program, or None without one (spec/program#warm-starts)."""
     pool = job.spec.pool(replica.id.pool)
@@ -219,17 +210,13 @@ def _warm(
     return None if warm.cold_because and label != "on" else warm
 
 
-def _argv(
-    job: Job, replica: Replica, environ: Mapping[str, str], image: Image | None
-) -> tuple[str, ...]:
+def _argv(job: Job, replica: Replica, environ: Mapping[str, str], image: Image | None) -> tuple[str, ...]:
     """Return the command line of a replica. In an image, the image's own Python installs the packages
     immediately before the program starts."""
     if image is None:
         return arguments(job.spec, replica.id, environ)
     program = job.spec.pool(replica.id.pool).program
-    argv = arguments(
-        job.spec, replica.id, environ, entrypoint=image.entrypoint, command=image.command
-    )
+    argv = arguments(job.spec, replica.id, environ, entrypoint=image.entrypoint, command=image.command)
     if image.unread and not program.command:
         raise PackageFailed(
             f"The program of the image {program.runtime.image} (ENTRYPOINT and CMD) is "
@@ -247,6 +234,4 @@ def _argv(
     # Imported here, because an idle service should not load code that is needed only inside images.
     from trainshed.runtimes.images import executor
 
-    return executor.wrap_command(
-        tuple((package.uri, package.digest) for package in program.packages), argv
-    )
+    return executor.wrap_command(tuple((package.uri, package.digest) for package in program.packages), argv)

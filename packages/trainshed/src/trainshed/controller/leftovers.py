@@ -12,9 +12,7 @@ from trainshed.core.lifecycle.states import ReplicaState
 from trainshed.core.names import JobUid
 from trainshed.engines.port import Engine, EngineUnavailable
 
-_NO_SLOT = (
-    "this service has no record of it: the data directory was restored, or its slots were lost"
-)
+_NO_SLOT = "this service has no record of it: the data directory was restored, or its slots were lost"
 _RETRY_INTERVAL = 1.0
 """Seconds before a request to an unavailable engine is repeated."""
 

@@ -105,8 +105,7 @@ class Mailboxes:
                 self._put_back(uid, mailbox)
                 if stale > _STALE_LIMIT:
                     about(log, uid).error(
-                        "another process changed the state; check whether a second service has taken "
-                        "over"
+                        "another process changed the state; check whether a second service has taken over"
                     )
                     await asyncio.sleep(_RETRY_INTERVAL)
             except Unavailable as failure:

@@ -36,9 +36,7 @@ def of_summaries(metric: str, points: Sequence[Point], started: Nanos) -> tuple[
     )
 
 
-def of_lines(
-    metric: str, lines: Sequence[tuple[Nanos, str]], started: Nanos
-) -> tuple[Measurement, ...]:
+def of_lines(metric: str, lines: Sequence[tuple[Nanos, str]], started: Nanos) -> tuple[Measurement, ...]:
     """Return the values of the metric that a program printed, in their order. Steps count from 1."""
     measured: list[Measurement] = []
     for at, line in lines:
@@ -56,9 +54,7 @@ def thin_out(study: StudySpec, measured: list[Measurement], *, is_over: bool) ->
         return measured
     kept = measured[:: 1 << ((len(measured) - 1) // _MAX_MEASUREMENTS).bit_length()]
     final = final_measurement(study, measured) if is_over else None
-    return (
-        kept if final is None else sorted({*kept, final}, key=lambda measurement: measurement.step)
-    )
+    return kept if final is None else sorted({*kept, final}, key=lambda measurement: measurement.step)
 
 
 def known_metrics(
@@ -78,9 +74,7 @@ def known_metrics(
         metrics = tuple(pair for pair in measurement.metrics if pair[0] in known)
         if metrics:
             filled.append(
-                Measurement(
-                    metrics, measurement.step, elapsed.get(measurement.step, measurement.elapsed)
-                )
+                Measurement(metrics, measurement.step, elapsed.get(measurement.step, measurement.elapsed))
             )
     return filled
 
@@ -108,9 +102,7 @@ class Curves:
         """Remove the cached curves of a finished job."""
         self._left += sum(_size(curve) for curve in self._kept.pop(uid, {}).values())
 
-    async def _ended_curves(
-        self, transition: Transition, running: set[int]
-    ) -> dict[int, Curve | None]:
+    async def _ended_curves(self, transition: Transition, running: set[int]) -> dict[int, Curve | None]:
         """Return the curves of the trials that had ended before the transition, by number."""
         job = transition.job
         kept = self._kept.setdefault(job.uid, {})

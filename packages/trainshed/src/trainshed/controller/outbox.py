@@ -139,8 +139,7 @@ class OutboxWorker:
         # this pass.
         due.sort(key=lambda outgoing: outgoing.notification.target)
         groups = [
-            list(outgoing)
-            for _, outgoing in groupby(due, lambda outgoing: outgoing.notification.target)
+            list(outgoing) for _, outgoing in groupby(due, lambda outgoing: outgoing.notification.target)
         ]
         # Wait for all groups. Another pass before their end would send notifications twice.
         ends = await asyncio.gather(*map(self._try_all, groups), return_exceptions=True)
@@ -169,9 +168,7 @@ class OutboxWorker:
         what = f"{notification.target} was notified that {_WORDS[notification.occasion]}"
         try:
             unreached = await self._sender.send(
-                notification.target,
-                f"{notification.job_uid or 'budget'}-{outgoing.id}",
-                notification.content,
+                notification.target, f"{notification.job_uid or 'budget'}-{outgoing.id}", notification.content
             )
         except NotSent as failure:
             return str(failure)
@@ -194,9 +191,7 @@ class OutboxWorker:
         _log(notification).warning("%s", what)
         if is_last:
             self._meters.notifications[(notification.target, "given_up")] += 1
-            await self._tell(
-                outgoing, "notify_failed", f"{what} The service stopped after {tries} tries."
-            )
+            await self._tell(outgoing, "notify_failed", f"{what} The service stopped after {tries} tries.")
             await self._outbox.remove(outgoing.id)
             return
         self._meters.notifications[(notification.target, "failed")] += 1

@@ -197,9 +197,7 @@ def last_intent(live: LiveJob[Work]) -> int:
     return live.intents[-1].seq if live.intents else 0
 
 
-async def reconcile_pipeline(
-    stores: ParentStores, live: LiveJob[Work], events: Sequence[Event]
-) -> Next:
+async def reconcile_pipeline(stores: ParentStores, live: LiveJob[Work], events: Sequence[Event]) -> Next:
     """Return the next step of a training pipeline."""
     pipeline = live.job
     assert isinstance(pipeline, Pipeline)

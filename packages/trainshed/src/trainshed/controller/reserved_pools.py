@@ -80,10 +80,7 @@ class ReservedPools:
         return self._holds.get(uid)
 
     def set(
-        self,
-        name: PersistentResourceName,
-        resource: PersistentResource | None,
-        is_fit: Callable[[str], bool],
+        self, name: PersistentResourceName, resource: PersistentResource | None, is_fit: Callable[[str], bool]
     ) -> None:
         """Set a resource, or remove it (None)."""
         before = self.resources.pop(name, None)
@@ -95,10 +92,7 @@ class ReservedPools:
         self.show(name, resource, is_fit)
 
     def show(
-        self,
-        name: PersistentResourceName,
-        resource: PersistentResource | None,
-        is_fit: Callable[[str], bool],
+        self, name: PersistentResourceName, resource: PersistentResource | None, is_fit: Callable[[str], bool]
     ) -> None:
         """Make the machines of a persistent resource available to the jobs that specify its name. If
         `resource` is None (it was deleted), none are available, and these jobs wait."""
@@ -144,9 +138,7 @@ class ReservedPools:
         """Return the number of jobs of a project and a user ("" = all users) that wait for machines of a
         resource."""
         return sum(
-            entry.waits
-            and entry.gang.project_id == project_id
-            and person in ("", entry.gang.person)
+            entry.waits and entry.gang.project_id == project_id and person in ("", entry.gang.person)
             for snapshot in self
             for entry in snapshot.entries.values()
         )

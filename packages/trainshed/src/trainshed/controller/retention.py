@@ -93,9 +93,7 @@ class RetentionTimer:
             page = await self.reader.matching(query, Created(0, before - 1))
             over += [_FinishedJob(work.uid, work.name, work.ended) for work, _ in page.jobs]
             if page.next_after is None:
-                return sorted(
-                    (job for job in over if 0 < job.ended < before), key=lambda job: job.ended
-                )
+                return sorted((job for job in over if 0 < job.ended < before), key=lambda job: job.ended)
             query = replace(query, after=page.next_after)
 
     async def _delete(self, over: _FinishedJob) -> bool:
@@ -114,7 +112,5 @@ class RetentionTimer:
             about(log, over.uid).warning("the retention of jobs did not delete it: %s", refused)
             return False
         self.meters.deleted_jobs += 1
-        about(log, over.uid).info(
-            "%s deleted: it ended longer ago than the retention of jobs", over.name
-        )
+        about(log, over.uid).info("%s deleted: it ended longer ago than the retention of jobs", over.name)
         return True

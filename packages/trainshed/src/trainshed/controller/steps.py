@@ -64,9 +64,7 @@ class JobSteps:
             return NewWork(job, tuple(entries))
         return None
 
-    def advance(
-        self, live: LiveJob[Job], events: Sequence[Event]
-    ) -> tuple[Job, tuple[TimelineEntry, ...]]:
+    def advance(self, live: LiveJob[Job], events: Sequence[Event]) -> tuple[Job, tuple[TimelineEntry, ...]]:
         """Return the job after its intents and these events, and the new entries of its timeline."""
         job, entries = live.job, list[TimelineEntry]()
         # Remove lost replicas from unfit nodes before their losses are processed. Otherwise they would be
@@ -86,9 +84,7 @@ class JobSteps:
         # Not in a long queue, where each job would need a commit for little information. Responses about a
         # job always contain the reason.
         waiting = (
-            self._capacity.explain_wait(job.uid, self._now())
-            if is_new and not self.is_queue_long
-            else None
+            self._capacity.explain_wait(job.uid, self._now()) if is_new and not self.is_queue_long else None
         )
         if waiting is not None:
             message = "; ".join(filter(None, (waiting.message, waiting.hint)))
@@ -102,9 +98,7 @@ class JobSteps:
         for node in sorted({r.node for r in job.replicas if r.node and not r.leaving}):
             if job.is_placed and (news := self._capacity.unfit_reason(node)) is not None:
                 staying = tuple(
-                    r.id
-                    for r in job.replicas
-                    if r.state is ReplicaState.RUNNING and r.id not in lost
+                    r.id for r in job.replicas if r.state is ReplicaState.RUNNING and r.id not in lost
                 )
                 left = NodeLeft(node, news.cause, staying if news.running_stays or lost else ())
                 job = self._fold(job, left, entries)

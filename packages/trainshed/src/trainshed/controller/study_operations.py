@@ -94,9 +94,7 @@ class StudyOperations:
                 await asyncio.sleep(_RETRY_INTERVAL)
             else:
                 return
-        text = (
-            f"The operation failed {_MAX_TRIES} times: {failure or 'its trials changed each time'}."
-        )
+        text = f"The operation failed {_MAX_TRIES} times: {failure or 'its trials changed each time'}."
         with contextlib.suppress(StaleCommit):  # The operation was already finished or deleted.
             await self._finish(_fail(operation, INTERNAL, text, self._now()))
 
@@ -121,9 +119,7 @@ class StudyOperations:
         ][: operation.count]
         waiting = [trial for trial in history if trial.state is TrialState.REQUESTED]
         handed_out = [trial.number for trial in waiting[: operation.count - len(own)]]
-        new = await self._new(
-            study, operation, history, operation.count - len(own) - len(handed_out)
-        )
+        new = await self._new(study, operation, history, operation.count - len(own) - len(handed_out))
         done = replace(
             operation,
             state=OperationState.SUCCEEDED,
@@ -172,9 +168,7 @@ class StudyOperations:
                 lambda trial, _: trial if trial.state.is_over else request_stop(trial),
             )
             stop = not trial.state.is_over
-        done = replace(
-            operation, state=OperationState.SUCCEEDED, updated=self._now(), should_stop=stop
-        )
+        done = replace(operation, state=OperationState.SUCCEEDED, updated=self._now(), should_stop=stop)
         await self._finish(done)
 
     async def _should_stop(self, study: Study, checked: Trial) -> bool:
@@ -198,6 +192,4 @@ class StudyOperations:
 
 
 def _fail(operation: Operation, code: int, message: str, now: Nanos) -> Operation:
-    return replace(
-        operation, state=OperationState.FAILED, updated=now, error=JobError(code, message)
-    )
+    return replace(operation, state=OperationState.FAILED, updated=now, error=JobError(code, message))

@@ -12,13 +12,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from trainshed.controller.measurements import (
-    Curves,
-    known_metrics,
-    of_lines,
-    of_summaries,
-    thin_out,
-)
+from trainshed.controller.measurements import Curves, known_metrics, of_lines, of_summaries, thin_out
 from trainshed.controller.parents import Next, ParentStores, intents, last_intent
 from trainshed.core.lifecycle.events import Event, TimelineEntry
 from trainshed.core.lifecycle.records import Job
@@ -118,11 +112,7 @@ class TuningReconciler:
         more."""
         job = transition.job
         one_is_over = any(transition.running(sight.trial.number) is None for sight in sights)
-        due = [
-            sight
-            for sight in sights
-            if sight.new_measurements or (one_is_over and sight.measurements)
-        ]
+        due = [sight for sight in sights if sight.new_measurements or (one_is_over and sight.measurements)]
         if job.spec.study.median_stopping is None or job.outcome is not None or not due:
             return
         fresh = [sight for sight in due if transition.running(sight.trial.number) is not None]
@@ -149,9 +139,7 @@ class TuningReconciler:
             history = await self._stores.studies.history((*job.spec.resumed, job.study))
             trials = {trial.number: trial for trial in (*history, *transition.trials.values())}
             shown = tuple(trial_data(trials[number]) for number in sorted(trials))
-            self._asking[job.uid] = begin_task(
-                self._suggest(job, shown, count), f"job {job.uid}: suggesting"
-            )
+            self._asking[job.uid] = begin_task(self._suggest(job, shown, count), f"job {job.uid}: suggesting")
             return ()
         if not asking.done():
             return ()

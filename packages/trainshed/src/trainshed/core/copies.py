@@ -170,10 +170,7 @@ def tuning_job(job: Mapping[str, Any], sweep: Sweep) -> dict[str, Any]:
     goal = "MAXIMIZE" if sweep.maximize else "MINIMIZE"
     return {
         **about,
-        "studySpec": {
-            "metrics": [{"metricId": sweep.metric, "goal": goal}],
-            "parameters": parameters,
-        },
+        "studySpec": {"metrics": [{"metricId": sweep.metric, "goal": goal}], "parameters": parameters},
         "maxTrialCount": sweep.trials,
         "parallelTrialCount": min(sweep.parallel, sweep.trials),
         "trialJobSpec": job["jobSpec"],
@@ -191,9 +188,7 @@ def parameter(text: str) -> dict[str, Any]:
         return {"parameterId": name, **_span(low, high, is_log=high != rest)}
     choices = [choice.strip() for choice in values.split(",")]
     if len(choices) < 2 or not all(choices):
-        raise ValueError(
-            "the values are neither a range nor two or more values separated by commas"
-        )
+        raise ValueError("the values are neither a range nor two or more values separated by commas")
     numbers = [_number(choice) for choice in choices]
     if None not in numbers:
         ascending = sorted({number for number in numbers if number is not None})

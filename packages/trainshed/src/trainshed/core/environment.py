@@ -216,9 +216,7 @@ def _cluster_variables(gang: PlacedAttempt, replica: ReplicaId) -> dict[str, str
         rank, nodes = str(0 if replica.pool == 0 else 1 + replica.index), str(1 + workers)
         variables |= {"RANK": rank, "WORLD_SIZE": nodes, "NODE_RANK": rank, "NNODES": nodes}
         if workers:
-            variables["JAX_COORDINATOR_ADDRESS"] = "{MASTER_ADDR}:{MASTER_PORT}".format_map(
-                variables
-            )
+            variables["JAX_COORDINATOR_ADDRESS"] = "{MASTER_ADDR}:{MASTER_PORT}".format_map(variables)
             variables |= {"JAX_NUM_PROCESSES": nodes, "JAX_PROCESS_ID": rank}
     return variables
 
@@ -268,11 +266,7 @@ def _reduction_variables(gang: PlacedAttempt, replica: ReplicaId) -> dict[str, s
     if is_reducer(spec, replica.pool):
         return {known.LISTEN: str(gang.endpoints[replica])}
     places = ",".join(str(gang.endpoints[reducer]) for reducer in reducers(spec))
-    environ = {
-        known.REDUCERS: places,
-        known.ATTEMPT: str(gang.attempt),
-        known.REPLICA: str(replica),
-    }
+    environ = {known.REDUCERS: places, known.ATTEMPT: str(gang.attempt), known.REPLICA: str(replica)}
     return environ | _bandwidths(spec)
 
 

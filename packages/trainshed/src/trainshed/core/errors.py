@@ -104,9 +104,7 @@ def _numbers(name: str) -> tuple[float, ...]:
     return tuple(map(float, _NUMBER.findall(name)))
 
 
-def _distance(
-    numbers: tuple[float, ...], wanted: tuple[float, ...]
-) -> tuple[tuple[float, bool], ...]:
+def _distance(numbers: tuple[float, ...], wanted: tuple[float, ...]) -> tuple[tuple[float, bool], ...]:
     """Return the distance between two lists of numbers. The first number is the most important. Of two
     equally distant numbers, the larger one is nearer, because it provides enough capacity."""
     return tuple((abs(n - a), n < a) for n, a in zip(numbers, wanted, strict=False))

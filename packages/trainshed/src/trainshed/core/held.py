@@ -35,9 +35,7 @@ def read(file: Path) -> tuple[Leftover, ...]:
     try:
         return msgspec.json.decode(file.read_bytes(), type=tuple[Leftover, ...])
     except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{file}, a list of allocations to release, is damaged ({error})"
-        ) from error
+        raise ValueError(f"{file}, a list of allocations to release, is damaged ({error})") from error
 
 
 def text(left: Sequence[Leftover]) -> str:

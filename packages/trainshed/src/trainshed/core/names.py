@@ -161,12 +161,8 @@ class EvaluationName(Struct, frozen=True, order=True):
         """Parse an evaluation's name, with or without a version of its model. Raise InvalidRequest on the
         field `of` for an invalid name."""
         model = f"{_MODEL}@VERSION" if "@" in name else _MODEL
-        project_id, location, model_id, *_, number = read_name(
-            name, f"{model}/evaluations/NUMBER", of
-        )
-        return EvaluationName(
-            ModelName(project_id, location, model_id), min(int(number), _MAX_NUMBER)
-        )
+        project_id, location, model_id, *_, number = read_name(name, f"{model}/evaluations/NUMBER", of)
+        return EvaluationName(ModelName(project_id, location, model_id), min(int(number), _MAX_NUMBER))
 
 
 class ReplicaId(Struct, frozen=True, order=True):

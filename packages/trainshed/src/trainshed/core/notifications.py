@@ -156,9 +156,7 @@ def content(work: Work, occasion: Occasion, now: Nanos, page: str) -> str:
         "endTime": _moment(work.ended),
         "labels": dict(work.labels),
         "page": f"{page}/jobs/{work.uid}",
-        "error": {"code": work.error.code, "message": message[:_MAX_ERROR_CHARS]}
-        if work.error
-        else None,
+        "error": {"code": work.error.code, "message": message[:_MAX_ERROR_CHARS]} if work.error else None,
     }
     return _event(f"job.{occasion}", now, data)
 

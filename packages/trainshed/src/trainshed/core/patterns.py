@@ -66,11 +66,7 @@ class Regex:
 
 
 def compile_regex(
-    text: str,
-    *,
-    dot_matches_newline: bool = False,
-    longest: int = MAX_LENGTH,
-    most_steps: int = MAX_STEPS,
+    text: str, *, dot_matches_newline: bool = False, longest: int = MAX_LENGTH, most_steps: int = MAX_STEPS
 ) -> Regex:
     """Compile a regular expression of at most `longest` characters. Raise PatternError if it is invalid, too
     long, or has more than `most_steps` instructions."""
@@ -115,14 +111,8 @@ def _fault(text: str, error: "re2.error") -> str:
             "github.com/google/re2/wiki/Syntax."
         )
     if "repetition" in message:
-        return (
-            f"{text!r} is not a regular expression: {message}. Use at most 1000 repetitions "
-            "in total."
-        )
-    return (
-        f"{text!r} is not a regular expression: {message}. Put \\ before literal "
-        "special characters."
-    )
+        return f"{text!r} is not a regular expression: {message}. Use at most 1000 repetitions in total."
+    return f"{text!r} is not a regular expression: {message}. Put \\ before literal special characters."
 
 
 def _bytes(text: str) -> bytes:

@@ -158,9 +158,7 @@ def artifacts(pipeline: Pipeline, best_trial: int) -> str:
     return f"{base}/{best_trial}/model" if pipeline.spec.task is Task.TUNING else f"{base}/model"
 
 
-def succeed(
-    transition: WorkTransition[Pipeline], version: ModelVersion | None, best_job: JobUid
-) -> None:
+def succeed(transition: WorkTransition[Pipeline], version: ModelVersion | None, best_job: JobUid) -> None:
     """End the pipeline after its job succeeded. A requested model is registered in the same commit.
     `best_job`: the job of the best trial of a tuning task, or 0 for other tasks."""
     version_name = f"{version.name}@{version.version}" if version else None
@@ -174,12 +172,7 @@ def succeed(
 
 
 def model_fault(
-    draft: ModelDraft,
-    name: ModelName,
-    uri: str,
-    versions: tuple[ModelVersion, ...],
-    *,
-    is_there: bool,
+    draft: ModelDraft, name: ModelName, uri: str, versions: tuple[ModelVersion, ...], *, is_there: bool
 ) -> str | None:
     """Return the reason if a job succeeded but provides no usable model, otherwise None. `versions`: the
     versions of the model with this name. `is_there`: whether an object exists at `uri`."""

@@ -235,9 +235,7 @@ def split_name(name: str) -> tuple[str, str]:
     contains none."""
     words = _words(name)
     kept = [
-        word
-        for word in words
-        if not (word in _PARTS or word in _IDLE or word in LEVELS or word.isdigit())
+        word for word in words if not (word in _PARTS or word in _IDLE or word in LEVELS or word.isdigit())
     ]
     return " ".join("accuracy" if word == "acc" else word for word in kept), _part(words)
 

@@ -228,9 +228,7 @@ class Tracker:
 
     __slots__ = ("_began", "_counters", "_first", "_growths", "_totals")
 
-    def __init__(
-        self, began: float | None = None, totals: Mapping[str, float] | None = None
-    ) -> None:
+    def __init__(self, began: float | None = None, totals: Mapping[str, float] | None = None) -> None:
         self._began = began
         #: Time and completed share of the first count since the program's start.
         self._first: tuple[float, float] | None = None
@@ -320,9 +318,7 @@ class Tracker:
         if epochs:
             return max(epochs, key=lambda seen: seen.at)
         # Ignore a counter that was observed only when complete: it may count only a part of the work.
-        once = [
-            seen for seen in known if seen.has_grown and not (seen.is_repeated or seen.is_aside)
-        ]
+        once = [seen for seen in known if seen.has_grown and not (seen.is_repeated or seen.is_aside)]
         if any(seen.count.level is Level.EPOCH for seen in counters):
             # The total number of epochs is unknown, and each epoch has its own bars. Only the counters with
             # the largest total can measure the whole program.

@@ -68,8 +68,7 @@ def summarize_resource(resource: Mapping[str, Any]) -> ResourceSummary:
     pools: Any = spec.get("workerPoolSpecs", ())
     place: Any = spec.get("baseOutputDirectory") or {}
     return ResourceSummary(
-        tuple(_pool(number, pool) for number, pool in enumerate(pools) if pool),
-        place.get("outputUriPrefix"),
+        tuple(_pool(number, pool) for number, pool in enumerate(pools) if pool), place.get("outputUriPrefix")
     )
 
 
@@ -96,9 +95,7 @@ def _pool(number: int, pool: Any) -> Pool:
         name=f"workerpool{number}",
         count=int(float(pool.get("replicaCount", 1))),
         machine=machine.get("machineType", ""),
-        accelerator=""
-        if accelerator == _NONE
-        else f"{machine.get('acceleratorCount', 1)} × {accelerator}",
+        accelerator="" if accelerator == _NONE else f"{machine.get('acceleratorCount', 1)} × {accelerator}",
         image=container.get("imageUri") or package.get("executorImageUri", ""),
         program=package.get("pythonModule") or " ".join(words)[:_MAX_VALUE_CHARS],
         args=tuple(map(str, container.get("args", ()) or package.get("args", ()))),

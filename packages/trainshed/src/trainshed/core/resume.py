@@ -68,9 +68,7 @@ def learn_series(lines: Iterable[Line]) -> Series | None:
     if no line shows progress."""
     kinds = Counter(kind for line in lines for kind in _step_numbers(line))
     return max(
-        kinds,
-        key=lambda kind: (not kind.of_checkpoints, kinds[kind], -LEVELS[kind.word]),
-        default=None,
+        kinds, key=lambda kind: (not kind.of_checkpoints, kinds[kind], -LEVELS[kind.word]), default=None
     )
 
 

@@ -74,9 +74,7 @@ def value_fault(value: str) -> str | None:
     """Return the error in the value of a secret, or None if the value is valid. The error never contains the
     value."""
     if "\0" in value:
-        return (
-            "It contains a zero byte, which variables cannot contain. Store binary data as base64."
-        )
+        return "It contains a zero byte, which variables cannot contain. Store binary data as base64."
     if len(value.strip()) < MIN_VALUE_CHARS:
         return (
             f"It has fewer than {MIN_VALUE_CHARS} characters apart from blanks. Logs "
@@ -170,9 +168,7 @@ def markers_in(text: str) -> tuple[SecretRef, ...]:
     return tuple(map(_secret_of, _MARK.findall(text)))
 
 
-def referenced_secrets(
-    argv: Iterable[str], environ: Iterable[tuple[str, str]]
-) -> frozenset[SecretRef]:
+def referenced_secrets(argv: Iterable[str], environ: Iterable[tuple[str, str]]) -> frozenset[SecretRef]:
     """Return all secrets that a launch plan needs."""
     texts = (*argv, *(value for _, value in environ))
     return frozenset(ref for text in texts for ref in markers_in(text))

@@ -180,12 +180,7 @@ class Terminals(Protocol):
     replicas."""
 
     async def open_terminal(
-        self,
-        job_uid: JobUid,
-        attempt: int,
-        replica: ReplicaId,
-        incarnation: int,
-        request: TerminalRequest,
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, request: TerminalRequest
     ) -> Terminal:
         """Open a shell next to the running program of a replica (`incarnation`: the number of this run), or
         connect to a port that the program can reach. The shell has the program's view of the machine,

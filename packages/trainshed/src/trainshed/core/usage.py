@@ -147,8 +147,7 @@ def reserved_use(
     for hold in resource.holds:
         places = {r: n for r, n in hold.places if r not in kept.get(hold.uid, {})}
         pools = (
-            (pool.machine, tuple(r for r in places if r.pool == at))
-            for at, pool in enumerate(resource.pools)
+            (pool.machine, tuple(r for r in places if r.pool == at)) for at, pool in enumerate(resource.pools)
         )
         yield from _machines(owner, pools, places, (hold.since, until), nodes)
 

@@ -14,15 +14,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from trainshed.core.datasets.plans import DirectoryCopy, SplitPlan
-from trainshed.datasets.port import (
-    Account,
-    Answer,
-    DataRefused,
-    DataUnwritten,
-    Progress,
-    Request,
-    Written,
-)
+from trainshed.datasets.port import Account, Answer, DataRefused, DataUnwritten, Progress, Request, Written
 
 log = logging.getLogger(__name__)
 

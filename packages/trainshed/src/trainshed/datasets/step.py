@@ -21,14 +21,7 @@ from trainshed.core.datasets.lines import BadData, format_row
 from trainshed.core.datasets.plans import SPLITS, DirectoryCopy, Split, SplitPlan
 from trainshed.core.datasets.records import DataFiles
 from trainshed.core.datasets.rows import ItemFile, Table, TableFile, split_items, split_table
-from trainshed.datasets.port import (
-    Answer,
-    DataRefused,
-    DataUnwritten,
-    Request,
-    SplitCounts,
-    Written,
-)
+from trainshed.datasets.port import Answer, DataRefused, DataUnwritten, Request, SplitCounts, Written
 from trainshed.datasets.storage import Storage, StoredObject
 from trainshed.replica.system import kernel
 
@@ -103,9 +96,7 @@ def write_splits(
     return written
 
 
-def _write_files(
-    plan: SplitPlan, buckets: Storage, report: Callable[[str], None], shard: int
-) -> Written:
+def _write_files(plan: SplitPlan, buckets: Storage, report: Callable[[str], None], shard: int) -> Written:
     """Write all files except the manifest. Raises BadData, DataRefused, DataUnwritten."""
     sources = _sources(plan, buckets)
     total = sum(source.size for source, _ in sources)
@@ -158,10 +149,7 @@ def _sources(plan: SplitPlan, buckets: Storage) -> list[tuple[StoredObject, Data
 
 
 def _rows(
-    plan: SplitPlan,
-    sources: list[tuple[StoredObject, DataFiles]],
-    buckets: Storage,
-    meter: "_Meter",
+    plan: SplitPlan, sources: list[tuple[StoredObject, DataFiles]], buckets: Storage, meter: "_Meter"
 ) -> tuple[bytes | None, Iterable[tuple[bytes, Split | None]]]:
     """Return the header (None = no header) and the rows, each with its split."""
 
@@ -178,9 +166,7 @@ def _rows(
 def _delete_stale_files(plan: SplitPlan, buckets: Storage, written: Written) -> None:
     """Delete files that an earlier attempt wrote and this attempt did not write. The input of the earlier
     attempt may have differed."""
-    for split, counts in zip(
-        plan.splits, (written.training, written.validation, written.test), strict=False
-    ):
+    for split, counts in zip(plan.splits, (written.training, written.validation, written.test), strict=False):
         for old in buckets.list_objects(plan.pattern(split)):
             if old.uri not in counts.shards:
                 buckets.delete(old.uri)
@@ -221,9 +207,7 @@ class _Meter:
                 self._reported = now
                 part = min(self._read / max(self._total, 1), 1.0)
                 rate = self._read / (now - self._began) / 1e6
-                self._report(
-                    f"{part:.0%} of {self._total / 1e6:,.0f} MB read and split, {rate:.0f} MB/s."
-                )
+                self._report(f"{part:.0%} of {self._total / 1e6:,.0f} MB read and split, {rate:.0f} MB/s.")
 
 
 MAX_MEMORY: Final = 1 << 30

@@ -67,9 +67,7 @@ class Storage:
         at = 0
         while at < source.size:
             span = {"Range": f"bytes={at}-{at + BLOCK - 1}"}
-            answer = _require(
-                self._request("GET", _object(source.uri), query, headers=span), source.uri
-            )
+            answer = _require(self._request("GET", _object(source.uri), query, headers=span), source.uri)
             yield answer.body
             if answer.status == 200:
                 return  # Complete: the content was decompressed on the way.
@@ -123,9 +121,7 @@ class Storage:
                 self._connection = None
             if delay is not None:
                 time.sleep(delay)
-        raise DataUnwritten(
-            f"The service's bucket process does not respond: {problem}. Try again later."
-        )
+        raise DataUnwritten(f"The service's bucket process does not respond: {problem}. Try again later.")
 
 
 class _Answer(Struct, frozen=True):

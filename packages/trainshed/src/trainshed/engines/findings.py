@@ -35,9 +35,7 @@ class Finding(Struct, frozen=True):
     def __post_init__(self) -> None:
         """Raise ValueError for a fault without a cause or a remedy."""
         if self.verdict is not Verdict.GOOD and not (self.text and self.cause and self.remedy):
-            raise ValueError(
-                f"{self.about}: a finding of a fault needs a text, a cause and a remedy"
-            )
+            raise ValueError(f"{self.about}: a finding of a fault needs a text, a cause and a remedy")
 
 
 def finding_builder(module: str) -> Callable[..., Finding]:

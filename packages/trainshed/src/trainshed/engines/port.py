@@ -221,13 +221,7 @@ class NodesChosen(Struct, frozen=True):
 
 
 EngineEvent = (
-    ReplicaReport
-    | LinesWritten
-    | MetricsWritten
-    | NodeChanged
-    | CapacityChanged
-    | StartWaits
-    | NodesChosen
+    ReplicaReport | LinesWritten | MetricsWritten | NodeChanged | CapacityChanged | StartWaits | NodesChosen
 )
 
 
@@ -365,9 +359,7 @@ class Engine(Protocol):
         if a replica has no slot."""
         ...
 
-    async def stop(
-        self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
-    ) -> None:
+    async def stop(self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None) -> None:
         """Send SIGTERM to every live replica of the attempt, and SIGKILL after `grace` ns. Returns
         immediately.
 

@@ -176,9 +176,7 @@ async def exchange(
                 if len(body) > max_bytes:
                     break
     except (TimeoutError, httptools.HttpParserError) as failure:
-        raise NoResponse(
-            str(failure) or f"the response was incomplete after {seconds:g} s"
-        ) from None
+        raise NoResponse(str(failure) or f"the response was incomplete after {seconds:g} s") from None
     finally:
         connection.close()
     return response.status, body
@@ -207,9 +205,7 @@ async def _send_body(connection: ServerConnection, request: Request, rules: Rule
             raise BodyTooLarge(rules.max_bytes)
         try:
             async with asyncio.timeout(rules.timeout):
-                await connection.write(
-                    b"%x\r\n%b\r\n" % (len(block), block) if is_chunked else block
-                )
+                await connection.write(b"%x\r\n%b\r\n" % (len(block), block) if is_chunked else block)
         except TimeoutError:
             raise NoResponse("the server did not read the request in time") from None
     if is_chunked:
@@ -252,9 +248,7 @@ async def _parts(connection: ServerConnection, response: ServerResponse) -> Asyn
             data = await connection.read()
             if not data:
                 if any(name in _SIZED for name, _ in response.headers):
-                    raise NoResponse(
-                        "the server closed the connection before the end of its response"
-                    )
+                    raise NoResponse("the server closed the connection before the end of its response")
                 return
             response.parser.feed_data(data)
     finally:
@@ -314,9 +308,7 @@ async def relay(
         await server.shake_hands(request, rules)
         await send({"type": "websocket.accept", "subprotocol": protocol.subprotocol})
         await first_of(
-            server.to_client(send),
-            server.from_client(receive),
-            *(wait() for wait in end_conditions),
+            server.to_client(send), server.from_client(receive), *(wait() for wait in end_conditions)
         )
         # Ignore the exception that `send` raises if the client has disconnected.
         with contextlib.suppress(Exception):
@@ -356,9 +348,7 @@ class _ServerSide:
         except TimeoutError:
             raise NoResponse("the server did not respond in time") from None
         if self._protocol.state.name != "OPEN":
-            raise NoResponse(
-                str(self._protocol.handshake_exc or "the server closed the connection")
-            )
+            raise NoResponse(str(self._protocol.handshake_exc or "the server closed the connection"))
         self._early = cast("list[Frame]", self._protocol.events_received()[1:])
 
     async def to_client(self, send: Send) -> None:

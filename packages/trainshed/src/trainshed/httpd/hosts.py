@@ -39,9 +39,7 @@ class Hosts(Struct, frozen=True):
     def is_known_host(self, host: str) -> bool:
         """Whether a Host header contains an IP address or an accepted host name."""
         name = name_of(host)
-        return _is_address(name) or any(
-            _is_named(name, pattern) for pattern in (*self.names, *_ALWAYS)
-        )
+        return _is_address(name) or any(_is_named(name, pattern) for pattern in (*self.names, *_ALWAYS))
 
     def is_own_host(self, host: str, called: str | None) -> bool:
         """Whether a token with `host` in its audience is intended for this service.

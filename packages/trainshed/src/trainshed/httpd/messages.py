@@ -167,15 +167,11 @@ class Request:
         try:
             unpacked = unpacker.decompress(body, max_bytes + 1)
         except zlib.error as error:
-            raise BodyNotRead(
-                f"The request's body is not valid gzip: {error}. Send it again."
-            ) from None
+            raise BodyNotRead(f"The request's body is not valid gzip: {error}. Send it again.") from None
         if len(unpacked) > max_bytes:
             raise BodyTooLarge(max_bytes)
         if not unpacker.eof:
-            raise BodyNotRead(
-                "The request's body ends before the end of the gzip data. Send it again."
-            )
+            raise BodyNotRead("The request's body ends before the end of the gzip data. Send it again.")
         return unpacked
 
     async def _drain(self) -> None:
@@ -255,11 +251,7 @@ class StreamedResponse(Response):
     caller loses the right to it, or the server shuts down."""
 
     def __init__(
-        self,
-        parts: AsyncGenerator[bytes],
-        closing: asyncio.Event,
-        kind: bytes,
-        lapse: Lapse | None = None,
+        self, parts: AsyncGenerator[bytes], closing: asyncio.Event, kind: bytes, lapse: Lapse | None = None
     ) -> None:
         super().__init__(headers=[(b"content-type", kind), (b"cache-control", b"no-store")])
         self._parts = parts
@@ -279,11 +271,7 @@ class StreamedResponse(Response):
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-        end_conditions = [
-            wait_disconnect(),
-            self._closing.wait(),
-            *([self._lapse()] if self._lapse else []),
-        ]
+        end_conditions = [wait_disconnect(), self._closing.wait(), *([self._lapse()] if self._lapse else [])]
         try:
             pumping, *_ = await first_of(pump(), *end_conditions)
         finally:
@@ -315,9 +303,7 @@ async def respond(call: C, answer: Answer[C], refuse: Refuse[C]) -> Response:
         return refuse(call, error)
 
 
-async def serve(
-    call: C, answer: Answer[C], refuse: Refuse[C], receive: Receive, send: Send
-) -> None:
+async def serve(call: C, answer: Answer[C], refuse: Refuse[C], receive: Receive, send: Send) -> None:
     with contextlib.suppress(Disconnected):
         response = await respond(call, answer, refuse)
         await response.send(receive, send)

@@ -141,9 +141,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._counter.count_body(self, self._received)
         self._received = 0
         if self._spent > self._limits.head_bytes:
-            self.refuse(
-                400, "The chunk headers or trailers of this body are too long. Send a plain body."
-            )
+            self.refuse(400, "The chunk headers or trailers of this body are too long. Send a plain body.")
 
     def _parse(self, data: bytes) -> None:
         # uvicorn sets the parser to None only when the connection is lost.
@@ -218,9 +216,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.cycle and self._is_stopping:
             self.cycle.keep_alive = False
         if self.cycle and not self.cycle.keep_alive:
-            self.cycle.transport = cast(
-                "Any", _LingeringTransport(self.transport, self._close_after_body)
-            )
+            self.cycle.transport = cast("Any", _LingeringTransport(self.transport, self._close_after_body))
 
     def on_body(self, body: bytes) -> None:
         self._spent = 0
@@ -304,9 +300,7 @@ class GuardedProtocol(HttpToolsProtocol):
             if not self._spent:
                 self.transport.close()
                 return
-            self.refuse(
-                408, f"No complete request arrived within {self._limits.head_seconds:g} seconds."
-            )
+            self.refuse(408, f"No complete request arrived within {self._limits.head_seconds:g} seconds.")
         else:
             self.refuse(
                 408,
@@ -318,13 +312,9 @@ class GuardedProtocol(HttpToolsProtocol):
         size = f"{self._limits.head_bytes >> 10} KiB"
         # Before the first message, only line breaks have arrived, so neither a scope nor a URL exists.
         if self.scope and len(self.url) > self._limits.head_bytes // 2:
-            self.refuse(
-                414, f"The request line is too long. The limit is {size} including headers."
-            )
+            self.refuse(414, f"The request line is too long. The limit is {size} including headers.")
         else:
-            self.refuse(
-                431, f"The headers are too long. The limit is {size} including the request line."
-            )
+            self.refuse(431, f"The headers are too long. The limit is {size} including the request line.")
 
     def refuse(self, status: int, text: str) -> None:
         """Send an error, read nothing more, and close the connection when the client has had time to read the

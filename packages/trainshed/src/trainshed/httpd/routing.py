@@ -140,8 +140,7 @@ class Router(Generic[T]):
             return self._match_encoded_verb(method, path)
         template, target = match
         return target, {
-            name: unquote("/".join(parts[start : end or None]))
-            for name, start, end in template.variables
+            name: unquote("/".join(parts[start : end or None])) for name, start, end in template.variables
         }
 
     def _match_encoded_verb(self, method: str, path: str) -> tuple[T, dict[str, str]] | None:

@@ -75,9 +75,7 @@ class SecureServer(Server):
     def create_protocol(self) -> asyncio.Protocol:
         """Return the protocol of a connection that this module has accepted."""
         protocol: Any = self.config.http_protocol_class
-        return protocol(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
+        return protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
 
 async def _readable(connection: socket.socket) -> None:

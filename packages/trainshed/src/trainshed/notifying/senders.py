@@ -117,9 +117,7 @@ def post(url: str, body: bytes, headers: dict[str, str], context: ssl.SSLContext
         connection.request("POST", path, body, sent)
         answer = connection.getresponse()
     except (OSError, http.client.HTTPException) as failure:
-        raise NotSent(
-            f"cannot send the message to {where}: {str(failure) or repr(failure)}"
-        ) from failure
+        raise NotSent(f"cannot send the message to {where}: {str(failure) or repr(failure)}") from failure
     finally:
         connection.close()
     if 300 <= answer.status < 400:
@@ -130,9 +128,7 @@ def post(url: str, body: bytes, headers: dict[str, str], context: ssl.SSLContext
         raise NotSent(f"{where} responded with status {answer.status} {answer.reason}".rstrip())
 
 
-def _mail(
-    sender: str, to: Sequence[str], content: tuple[str, str], id_: str, at: int
-) -> "EmailMessage":
+def _mail(sender: str, to: Sequence[str], content: tuple[str, str], id_: str, at: int) -> "EmailMessage":
     """Return the mail. `content`: subject and text. `at`: the date in seconds since the epoch. `id_`: the
     notification's ID, the same for each attempt, so that a receiver can detect duplicates."""
     from email.headerregistry import Address
@@ -173,8 +169,6 @@ def _send_mail(smtp: Smtp, mail: "EmailMessage", context: ssl.SSLContext | None)
                 server.login(smtp.user, smtp.password)
             refused = server.send_message(mail)
     except (OSError, smtplib.SMTPException) as failure:
-        raise NotSent(
-            f"cannot send the message to {where}: {str(failure) or repr(failure)}"
-        ) from failure
+        raise NotSent(f"cannot send the message to {where}: {str(failure) or repr(failure)}") from failure
     # This does not count as a failure: another attempt would send the mail to the accepted addresses again.
     return f", but {where} does not accept mail for {', '.join(refused)}" if refused else None

@@ -26,8 +26,7 @@ _Name = Annotated[
 _Address = Annotated[
     str,
     Meta(
-        pattern=r"\A[^@\s<>,;:]{1,64}@[^@\s<>,;:]{1,255}\Z",
-        description="an address such as team@example.org",
+        pattern=r"\A[^@\s<>,;:]{1,64}@[^@\s<>,;:]{1,255}\Z", description="an address such as team@example.org"
     ),
 ]
 _Percentage = Annotated[int, Meta(ge=1, le=1000)]

@@ -19,13 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
-from trainshed.runtimes.confinement import (
-    MAX_MEMBERS,
-    MAX_MEMORY,
-    MAX_METADATA,
-    MAX_SECONDS,
-    MAX_UNPACKED,
-)
+from trainshed.runtimes.confinement import MAX_MEMBERS, MAX_MEMORY, MAX_METADATA, MAX_SECONDS, MAX_UNPACKED
 
 _METADATA = ("pyproject.toml", "PKG-INFO", "METADATA", "setup.py", "setup.cfg")
 _PLAIN_REQUIREMENT = re.compile(
@@ -42,8 +36,7 @@ _BROKEN = (
 )
 _CODECS = ("utf-8", "ascii", "latin-1", "cp437")
 _AUTOLOGGING = re.compile(
-    r"^Requires-Dist: *google[-_.]cloud[-_.]aiplatform *\[[^\]]*autologging",
-    re.IGNORECASE | re.MULTILINE,
+    r"^Requires-Dist: *google[-_.]cloud[-_.]aiplatform *\[[^\]]*autologging", re.IGNORECASE | re.MULTILINE
 )
 _NAMES_MLFLOW = re.compile(r"^Requires-Dist: *mlflow *(?![-_.\w])", re.IGNORECASE | re.MULTILINE)
 _AUTOLOGGED = "mlflow<3"

@@ -20,12 +20,7 @@ from trainshed.runtimes.trees import BLOCK, size_of
 
 ENVIRONMENTS, LAYERS, IMAGES, REDUCTION = "environments", "layers", "images", "reduction"
 """Names of the cache's shelves, which are directories of finished directories (`shelf`)."""
-_KINDS = {
-    ENVIRONMENTS: "environment",
-    LAYERS: "layer",
-    IMAGES: "image",
-    REDUCTION: "reduction package",
-}
+_KINDS = {ENVIRONMENTS: "environment", LAYERS: "layer", IMAGES: "image", REDUCTION: "reduction package"}
 _PACKAGES = "packages"
 _MIN_AGE = 60 * 10**9
 """Minimum age in ns of an entry that may be removed. A program that is about to start may need a younger
@@ -82,9 +77,7 @@ class CacheCleaner:
         root = self._cache / "uv"
         if self._installer.cache == root and root.exists():
             used = root.stat().st_mtime_ns
-            yield Removal(
-                "downloads", "of uv", size_of(root, alone=True), used, self._remove_downloads
-            )
+            yield Removal("downloads", "of uv", size_of(root, alone=True), used, self._remove_downloads)
 
     def _remove_downloads(self) -> bool:
         try:

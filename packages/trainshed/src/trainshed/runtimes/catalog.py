@@ -23,15 +23,7 @@ from trainshed.core.catalog.images import (
 )
 from trainshed.core.errors import closest
 from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeChoice, RuntimeRefusal
-from trainshed.runtimes.families import (
-    FAMILIES,
-    Minor,
-    Release,
-    Sheet,
-    format_minor,
-    parse_minor,
-    sheet_of,
-)
+from trainshed.runtimes.families import FAMILIES, Minor, Release, Sheet, format_minor, parse_minor, sheet_of
 from trainshed.runtimes.images.cluster import ContainerImages
 from trainshed.runtimes.interpreters import Interpreters
 
@@ -140,9 +132,7 @@ def newest(
     usual = pythons.usual()
     low, high = sheet.preferred_pythons
     exact = [release for release in sheet.releases if release.version == version]
-    releases = exact or [
-        release for release in sheet.releases if not release.for_gpu and not release.is_slim
-    ]
+    releases = exact or [release for release in sheet.releases if not release.for_gpu and not release.is_slim]
     at_once = low <= usual <= high if near is None else usual == near
     candidates = _candidates(releases, [usual]) if at_once else []
     if not candidates:
@@ -161,13 +151,7 @@ def newest(
 
 
 def nearest(
-    sheet: Sheet,
-    pythons: Interpreters,
-    version: str,
-    python: Minor,
-    *,
-    for_gpu: bool,
-    slim: bool = False,
+    sheet: Sheet, pythons: Interpreters, version: str, python: Minor, *, for_gpu: bool, slim: bool = False
 ) -> Candidate | None:
     """Return the release nearest to `version`, on the Python of this machine that is nearest to `python`.
     Return None if no Python fits. `for_gpu`, `slim`: also allow builds for GPUs, or slim builds. Among
@@ -199,12 +183,7 @@ def nearest(
 
 def _candidates(releases: Iterable[Release], pythons: Iterable[Minor]) -> list[Candidate]:
     kept = tuple(releases)
-    return [
-        Candidate(release, python)
-        for python in pythons
-        for release in kept
-        if release.runs_on(python)
-    ]
+    return [Candidate(release, python) for python in pythons for release in kept if release.runs_on(python)]
 
 
 def _flat(version: Minor) -> int:
@@ -253,11 +232,7 @@ class LocalCatalog:
                 f"{sheet.title} {version} does not exist here. Choose one of: {versions or 'no versions'}."
             )
         candidate = newest(sheet, self._pythons, version, parse_minor(python))
-        return (
-            _choice(sheet, candidate)
-            if candidate
-            else RuntimeRefusal(_no_interpreter(sheet, version))
-        )
+        return _choice(sheet, candidate) if candidate else RuntimeRefusal(_no_interpreter(sheet, version))
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
         """Return the runtime for an image (spec/runtimes#substitutes). The first rule that applies decides:
@@ -402,9 +377,7 @@ class LocalCatalog:
                 f"{_HOW_TO_MAP}"
             )
         python = parse_minor(image.python) or (3, 0)
-        candidate = nearest(
-            sheet, self._pythons, image.version, python, for_gpu=has_gpu, slim=image.slim
-        )
+        candidate = nearest(sheet, self._pythons, image.version, python, for_gpu=has_gpu, slim=image.slim)
         if candidate is None:
             return RuntimeRefusal(_no_interpreter(sheet))
         choice = _choice(sheet, candidate)
@@ -415,9 +388,7 @@ class LocalCatalog:
             if self._exact:
                 return _inexact(f"{wish}, which is not available here exactly", choice, how)
             choice = replace(choice, is_exact=False)
-            notices.append(
-                f"{wish}, which is not available here. The job runs in {_title(choice)}.{how}"
-            )
+            notices.append(f"{wish}, which is not available here. The job runs in {_title(choice)}.{how}")
         changes = sheet.changes_since(image.version, candidate.release)
         notices += [
             f"As before {sheet.title} {format_minor(change.since)}, {change.before} "
@@ -429,17 +400,13 @@ class LocalCatalog:
         has_builds = any(release.for_gpu for release in sheet.releases)
         if image.device == "gpu" and has_builds and not candidate.release.for_gpu:
             reason = (
-                f"{_title(choice)} is not available here with CUDA"
-                if has_gpu
-                else "this machine has no GPU"
+                f"{_title(choice)} is not available here with CUDA" if has_gpu else "this machine has no GPU"
             )
             notices.append(f"{uri} is an image for GPUs, but {reason}: it is built for CPUs.")
         lacks = () if image.slim else sheet.lacks(candidate.release, candidate.python)
         if missed := [package for package in lacks if package.device in (None, image.device)]:
             packages = ", ".join(map(str, missed))
-            notices.append(
-                f"Packages of that image that are not installed here: {packages}. {_NAME_THEM}"
-            )
+            notices.append(f"Packages of that image that are not installed here: {packages}. {_NAME_THEM}")
         old_ways = tuple(change.old_way for change in changes)
         return replace(_with_notices(choice, *notices), old_ways=old_ways)
 
@@ -499,9 +466,7 @@ def _no_interpreter(sheet: Sheet, version: str | None = None) -> str:
 
 def _choice(sheet: Sheet, candidate: Candidate) -> RuntimeChoice:
     return RuntimeChoice(
-        family=sheet.family,
-        version=candidate.release.version,
-        python_version=format_minor(candidate.python),
+        family=sheet.family, version=candidate.release.version, python_version=format_minor(candidate.python)
     )
 
 

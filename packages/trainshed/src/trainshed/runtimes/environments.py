@@ -14,13 +14,7 @@ from trainshed.runtimes.families import Release, Sheet, format_minor, parse_mino
 from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.interpreters import Interpreter, Interpreters
 from trainshed.runtimes.port import BuildFailed
-from trainshed.runtimes.prefix import (
-    Prefix,
-    make_prefix,
-    move_scripts,
-    write_command,
-    write_template,
-)
+from trainshed.runtimes.prefix import Prefix, make_prefix, move_scripts, write_command, write_template
 from trainshed.runtimes.shelf import Shelf
 from trainshed.runtimes.torch_extensions import remove_unusable_extensions
 from trainshed.runtimes.trees import let_read, let_write, size_of
@@ -115,9 +109,7 @@ class Environments:
         """Whether the environment is built and the standard library of its interpreter still exists. Fast."""
         return self._shelf.has(base.key) and (base.prefix.library / "os.py").exists()
 
-    def build(
-        self, base: Base, progress: Callable[[str], None], *, in_background: bool = True
-    ) -> None:
+    def build(self, base: Base, progress: Callable[[str], None], *, in_background: bool = True) -> None:
         """Build the environment unless it exists. Blocks for seconds to minutes. If it raises BuildFailed, it
         leaves no files. `in_background`: return as soon as programs can run in the environment, and compile
         most modules later."""
@@ -128,9 +120,7 @@ class Environments:
             started = self._now()
             title = f"{sheet.title} {release.version}".strip()
             size = f" ({release.space})" if release.space else ""
-            progress(
-                f"Building the environment {title} on Python {final.python}{size}, once for all jobs."
-            )
+            progress(f"Building the environment {title} on Python {final.python}{size}, once for all jobs.")
             prefix = make_prefix(draft, interpreter)
             self._install(prefix, sheet, release, progress)
             remove_unusable_extensions(prefix.site)
@@ -142,9 +132,7 @@ class Environments:
                 # millisecond. These Pythons contain distutils, so the hook is unnecessary.
                 (prefix.site / _DISTUTILS_HOOK).unlink(missing_ok=True)
             for name in release.excluded:
-                metadata = (
-                    prefix.excluded_metadata / f"{name.replace('-', '_')}-0.dist-info" / "METADATA"
-                )
+                metadata = prefix.excluded_metadata / f"{name.replace('-', '_')}-0.dist-info" / "METADATA"
                 metadata.parent.mkdir(parents=True)
                 metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n")
             write_template(prefix, final)
@@ -162,12 +150,7 @@ class Environments:
         try:
             closing = self._installer.closing
             self._shelf.put(
-                key,
-                fill,
-                finish=self._compile,
-                writable="template",
-                progress=progress,
-                stop=closing,
+                key, fill, finish=self._compile, writable="template", progress=progress, stop=closing
             )
         except InstallFailed as failure:
             raise BuildFailed(
@@ -229,8 +212,6 @@ def _digest(file: Path) -> str:
 
 
 def _distributions(prefix: Prefix) -> list[str]:
-    names = (
-        metadata.name.removesuffix(".dist-info") for metadata in prefix.site.glob("*.dist-info")
-    )
+    names = (metadata.name.removesuffix(".dist-info") for metadata in prefix.site.glob("*.dist-info"))
     pairs = (name.partition("-") for name in names)
     return sorted(f"{name.replace('_', '-').lower()}=={version}" for name, _, version in pairs)

@@ -177,9 +177,7 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
 
     def lacks(self, release: Release, python: Minor) -> tuple[LeftOut, ...]:
         return tuple(
-            package
-            for package in (*self.left_out, *release.left_out)
-            if package.is_left_out_on(python)
+            package for package in (*self.left_out, *release.left_out) if package.is_left_out_on(python)
         )
 
 

@@ -15,9 +15,7 @@ _OPTIONS = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-h
 _FALSE = ("", "0", "false", "no", "off")
 
 
-def index_environment(
-    environ: Mapping[str, str], files: Iterable[Path] | None = None
-) -> dict[str, str]:
+def index_environment(environ: Mapping[str, str], files: Iterable[Path] | None = None) -> dict[str, str]:
     """Return the variables that make uv use pip's configured indexes.
 
     `files`: pip's configuration files, lowest priority first (default: those of this machine). pip's
@@ -75,8 +73,7 @@ def _files(environ: Mapping[str, str]) -> list[Path]:
     if config_file == os.devnull:
         return []
     shared = [
-        Path(entry) / "pip" / "pip.conf"
-        for entry in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
+        Path(entry) / "pip" / "pip.conf" for entry in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
     ]
     user = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"
     mac = home / "Library" / "Application Support" / "pip" / "pip.conf"
@@ -96,7 +93,5 @@ def _from_files(files: Iterable[Path]) -> dict[str, str]:
             continue
         for section, settings in options.items():
             if parser.has_section(section):
-                settings.update(
-                    {name.replace("_", "-"): value for name, value in parser.items(section)}
-                )
+                settings.update({name.replace("_", "-"): value for name, value in parser.items(section)})
     return {**options["global"], **options["install"]}

@@ -103,12 +103,7 @@ def running(
 
 
 def _popen(
-    command: list[str],
-    environ: Mapping[str, str],
-    cwd: Path,
-    *,
-    stdin: int,
-    passed: tuple[int, ...] = (),
+    command: list[str], environ: Mapping[str, str], cwd: Path, *, stdin: int, passed: tuple[int, ...] = ()
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
@@ -144,14 +139,7 @@ class InstallFailed(Exception):
         text = str(self)
         if self.is_final:
             return _FULL in text
-        signs = (
-            "error sending request",
-            "Failed to fetch",
-            "dns error",
-            _FULL,
-            KILLED,
-            "timed out",
-        )
+        signs = ("error sending request", "Failed to fetch", "dns error", _FULL, KILLED, "timed out")
         return any(sign in text for sign in signs)
 
     @property
@@ -171,10 +159,7 @@ class InstallFailed(Exception):
         """Advice for a failure that the requirements caused."""
         text = self._correction()
         if _UNSEEN in str(self):
-            text += (
-                " Of this machine's files, an installation sees only "
-                "those in the setting visible_paths."
-            )
+            text += " Of this machine's files, an installation sees only those in the setting visible_paths."
         return text
 
     def _correction(self) -> str:
@@ -195,9 +180,7 @@ class InstallFailed(Exception):
                 f"a requirement ({_LISTS}), choose a version that has a wheel. If it is your own "
                 "package, correct its setup script. Then submit the job again."
             )
-        return (
-            "Correct the package (its setup script and its requirements) and submit the job again."
-        )
+        return "Correct the package (its setup script and its requirements) and submit the job again."
 
 
 _LISTS: Final = (
@@ -229,9 +212,7 @@ class Installer:
         kept = {
             name: value
             for name, value in environ.items()
-            if name in _INHERITED_NAMES
-            or name.startswith(_INHERITED_PREFIXES)
-            or name.lower() in _PROXIES
+            if name in _INHERITED_NAMES or name.startswith(_INHERITED_PREFIXES) or name.lower() in _PROXIES
         }
         self._environ = {**kept, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
         self._environ.setdefault("UV_CACHE_DIR", str(cache))
@@ -330,9 +311,7 @@ class Installer:
         command += [*self._flags, "--only-binary", ":all:", "--no-header", "--no-annotate"]
         command += ["asked.in"]
         with _settings(place):
-            self._execute(
-                [*command, "-o", "answer.txt"], place, ignore_progress, quiet=True, stop=stop
-            )
+            self._execute([*command, "-o", "answer.txt"], place, ignore_progress, quiet=True, stop=stop)
         pins = (_PIN.match(line) for line in (place / "answer.txt").read_text().splitlines())
         return {pin["name"]: pin["version"] for pin in pins if pin}
 

@@ -120,9 +120,7 @@ class Interpreters:
         pyenv = Path(self._environ.get("PYENV_ROOT") or home / ".pyenv")
         uv = Path(
             self._environ.get("UV_PYTHON_INSTALL_DIR")
-            or Path(self._environ.get("XDG_DATA_HOME") or home / ".local" / "share")
-            / "uv"
-            / "python"
+            or Path(self._environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "uv" / "python"
         )
         yield from _executables(pyenv, "versions/3.*/bin/python3.*")
         yield from _executables(uv, "cpython-3.*/bin/python3.*")

@@ -50,19 +50,10 @@ class Inventory:
         sheets = [sheet for sheet in FAMILIES if family in (None, sheet.family)]
         if family is not None and not sheets:
             raise BuildFailed(unknown_family_message(family))
-        return [
-            offer
-            for sheet in sheets
-            for release in sheet.releases
-            for offer in self._of(sheet, release)
-        ]
+        return [offer for sheet in sheets for release in sheet.releases for offer in self._of(sheet, release)]
 
     def build(
-        self,
-        family: str | None,
-        progress: Progress,
-        version: str | None = None,
-        python: str | None = None,
+        self, family: str | None, progress: Progress, version: str | None = None, python: str | None = None
     ) -> InventoryEntry:
         """Build the environment of one version of the framework family `family`, unless it is built. Blocks.
         Raises BuildFailed. `version`: None = the newest. `family`: None = the environment of jobs without an

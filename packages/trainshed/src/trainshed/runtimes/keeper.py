@@ -115,9 +115,7 @@ class Keeper:
                 f"{', '.join(levels.LEVELS)}"
             )
         if terms.level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT) and os.geteuid() != 0:
-            raise OSError(
-                f"the isolation level {terms.level!r} requires a service that runs as root"
-            )
+            raise OSError(f"the isolation level {terms.level!r} requires a service that runs as root")
         self._groups.create()
         self._groups.open_handles()
         levels.detach(terms.level)
@@ -253,8 +251,7 @@ class Keeper:
             return False
         path = os.path.join(self._terms.bases["pids"], self._name, "pids.events")  # noqa: PTH118 -- as all of /sys here
         return any(
-            line.startswith(b"max ") and int(line.split()[1])
-            for line in processes.read(path).splitlines()
+            line.startswith(b"max ") and int(line.split()[1]) for line in processes.read(path).splitlines()
         )
 
     def _seal(self) -> None:
@@ -334,9 +331,7 @@ def become(
 def _failure_message(failure: Exception) -> bytes:
     """Return the message to the keeper about a failure, in the form `level TEXT` or `archive TEXT`."""
     word = "archive" if isinstance(failure, archives.ArchiveRejected) else "level"
-    text = (
-        str(failure) if isinstance(failure, OSError | archives.ArchiveRejected) else repr(failure)
-    )
+    text = str(failure) if isinstance(failure, OSError | archives.ArchiveRejected) else repr(failure)
     return f"{word} {' '.join(text.split())}\n".encode(errors="replace")
 
 

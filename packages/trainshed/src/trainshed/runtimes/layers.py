@@ -49,11 +49,7 @@ _MAX_SUMMARY = 500
 
 class Layers:
     def __init__(
-        self,
-        root: Path,
-        installer: Installer,
-        now: Callable[[], int],
-        terms: Callable[[], InstallationTerms],
+        self, root: Path, installer: Installer, now: Callable[[], int], terms: Callable[[], InstallationTerms]
     ) -> None:
         """`now`: clock in nanoseconds, used only for durations in progress lines. `terms`: returns the terms
         for users' setup scripts. The cache is hidden from these scripts as well."""
@@ -71,9 +67,7 @@ class Layers:
         text = json.dumps([*parts, "implicit"] if implicit else parts)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def find(
-        self, base: Prefix, packages: Sequence[Package], implicit: bool = False
-    ) -> Prefix | None:
+    def find(self, base: Prefix, packages: Sequence[Package], implicit: bool = False) -> Prefix | None:
         """Return the layer (a job's packages) if it is built, otherwise None. Fast."""
         key = self.key(base, packages, implicit)
         return Prefix(self._shelf.path(key), base.python) if self._shelf.has(key) else None
@@ -195,9 +189,7 @@ class Layers:
         )
 
 
-def _create_prefix(
-    root: Path, base: Prefix, interpreter: Interpreter
-) -> tuple[Prefix, dict[str, str]]:
+def _create_prefix(root: Path, base: Prefix, interpreter: Interpreter) -> tuple[Prefix, dict[str, str]]:
     """Create the prefix of a layer (a job's packages), which contains ghosts for the base's distributions and
     no packages. Return it with the versions of these distributions, by name."""
     prefix = derive_prefix(root, base, interpreter)
@@ -218,9 +210,7 @@ def _add_ghosts(base: Prefix, prefix: Prefix) -> dict[str, str]:
     """Create the ghosts in `prefix`, so that the distributions of the base look installed there. Return their
     versions by name."""
     versions: dict[str, str] = {}
-    for metadata in sorted(
-        (*base.site.glob("*.dist-info"), *base.excluded_metadata.glob("*.dist-info"))
-    ):
+    for metadata in sorted((*base.site.glob("*.dist-info"), *base.excluded_metadata.glob("*.dist-info"))):
         ghost = prefix.site / metadata.name
         ghost.mkdir()
         present = [name for name in _GHOST_METADATA if (metadata / name).exists()]
@@ -367,9 +357,7 @@ class Installation(Struct, frozen=True):
                 header, _, _ = (read_small(metadata / "METADATA") or b"").partition(b"\n\n")
                 requirements += _REQUIRED.finditer(header.decode(errors="replace"))
         wanted = [
-            requirement["all"]
-            for requirement in requirements
-            if _normal(requirement["name"]) in installed
+            requirement["all"] for requirement in requirements if _normal(requirement["name"]) in installed
         ]
         if not wanted:
             return []
@@ -394,9 +382,7 @@ class Installation(Struct, frozen=True):
         InstallFailed."""
         if path.suffix == ".whl":
             return path
-        apart = replace(
-            self.apart, writable=(), archives=(str(path),), when_plain=("--offline", _PLAIN)
-        )
+        apart = replace(self.apart, writable=(), archives=(str(path),), when_plain=("--offline", _PLAIN))
         self.installer.wheel(self.prefix.executable, path, apart=apart, stop=self.stop)
         wheels = [wheel for wheel in apart.wheels.glob("*.whl") if is_file(wheel)]
         if not wheels:
@@ -436,12 +422,7 @@ class Installation(Struct, frozen=True):
                 self._install([], [path])
 
     def _install(
-        self,
-        flags: Sequence[str],
-        what: Sequence[Path],
-        *,
-        plain: tuple[str, ...] = (),
-        tell: bool = True,
+        self, flags: Sequence[str], what: Sequence[Path], *, plain: tuple[str, ...] = (), tell: bool = True
     ) -> None:
         progress = self.progress if tell else ignore_progress
         site, python = self.prefix.site, self.prefix.executable

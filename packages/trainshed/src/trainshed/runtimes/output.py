@@ -68,9 +68,7 @@ _DETAIL = re.compile(
 class Narration:
     """Turns an installer's lines into progress lines for users. For one thread, with lines in order."""
 
-    def __init__(
-        self, tell: Callable[[str], None], doing: str = "working", *, quiet: bool = False
-    ) -> None:
+    def __init__(self, tell: Callable[[str], None], doing: str = "working", *, quiet: bool = False) -> None:
         self._tell = tell
         #: The installer's activity, which a progress line shows before the installer's first line.
         self._doing = doing

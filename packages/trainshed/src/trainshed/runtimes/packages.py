@@ -55,9 +55,7 @@ class Packages:
             fetched.append(Package(uri, digest, self._place(uri, digest)))
         return tuple(fetched)
 
-    def fetch(
-        self, packages: Sequence[JobPackage], progress: Progress | None = None
-    ) -> tuple[Package, ...]:
+    def fetch(self, packages: Sequence[JobPackage], progress: Progress | None = None) -> tuple[Package, ...]:
         """Return the packages in order, read from the bucket if necessary; `progress` reports this. Blocks.
         Raises PackageFailed if a package does not exist, is too large or does not match its pin. Raises
         BuildFailed if a package cannot be read or stored."""

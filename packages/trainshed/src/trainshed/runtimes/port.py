@@ -71,18 +71,13 @@ def ignore_progress(line: str) -> None:
 class Runtimes(Protocol):
     """Builds and caches environments. All methods are idempotent, and safe for concurrent tasks."""
 
-    def ready(
-        self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
-    ) -> PreparedRuntime | None:
+    def ready(self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]) -> PreparedRuntime | None:
         """Return the environment if no build or fetch is necessary, otherwise None. Fast enough for the event
         loop."""
         ...
 
     async def prepare(
-        self,
-        choice: RuntimeChoice,
-        packages: tuple[JobPackage, ...],
-        progress: Progress | None = None,
+        self, choice: RuntimeChoice, packages: tuple[JobPackage, ...], progress: Progress | None = None
     ) -> PreparedRuntime:
         """Build missing parts, once for all waiting callers. Each caller receives the `progress` from the
         start of its wait. Raises PackageFailed (also for a wrong digest), BuildFailed."""

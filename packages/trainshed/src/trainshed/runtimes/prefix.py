@@ -170,9 +170,7 @@ def _link_site(prefix: Prefix) -> None:
         "-c",
         "import site; print(*site.getsitepackages(), sep='\\n')",
     ]
-    answer = subprocess.run(
-        command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
-    )
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
     places = [Path(line) for line in answer.stdout.splitlines()]
     if prefix.site in places:
         return

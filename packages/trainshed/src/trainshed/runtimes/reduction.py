@@ -40,10 +40,7 @@ def content() -> Mapping[str, bytes]:
     information = f"{PACKAGE}-{release()}.dist-info"
     sources = (path for path in sorted(_SOURCE.rglob("*")) if path.suffix in _SUFFIXES)
     return {
-        **{
-            f"{PACKAGE}/{path.relative_to(_SOURCE).as_posix()}": path.read_bytes()
-            for path in sources
-        },
+        **{f"{PACKAGE}/{path.relative_to(_SOURCE).as_posix()}": path.read_bytes() for path in sources},
         f"{information}/METADATA": f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {release()}\n".encode(),
         # PyTorch loads the package by this entry point.
         f"{information}/entry_points.txt": (
@@ -164,9 +161,7 @@ class Reduction:
     def _run(self, draft: Path, *arguments: str) -> str | None:
         """Run Python with `arguments` in the directory `draft`. Return the last line of its output on
         failure, otherwise None. A failure never makes results wrong."""
-        passed_on = {
-            name: self._environ[name] for name in _INHERITED_NAMES if name in self._environ
-        }
+        passed_on = {name: self._environ[name] for name in _INHERITED_NAMES if name in self._environ}
         with subprocess.Popen(
             [sys.executable, "-s", *arguments],
             cwd=draft,

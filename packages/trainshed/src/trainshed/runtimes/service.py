@@ -122,9 +122,7 @@ class LocalRuntimes:
             self._images.close()
         self._workers.shutdown(wait=True, cancel_futures=True)
 
-    def ready(
-        self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
-    ) -> PreparedRuntime | None:
+    def ready(self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]) -> PreparedRuntime | None:
         """Return the environment if no build is necessary (see the port). Makes a few stat calls for each
         package; reads, runs and fetches nothing."""
         if choice.family == CONTAINER:
@@ -151,18 +149,13 @@ class LocalRuntimes:
         return self._prepared_runtime(base, layer, command)
 
     async def prepare(
-        self,
-        choice: RuntimeChoice,
-        packages: tuple[JobPackage, ...],
-        progress: Progress | None = None,
+        self, choice: RuntimeChoice, packages: tuple[JobPackage, ...], progress: Progress | None = None
     ) -> PreparedRuntime:
         """Prepare the runtime (see the port). The cancellation of a caller does not stop builds for which
         other callers wait."""
         prepared = await self._prepare(choice, packages, progress)
         if self._cache_size is not None:
-            log_failure(
-                self._workers.submit(self._limit_cache, self._cache_size), "bounding the cache"
-            )
+            log_failure(self._workers.submit(self._limit_cache, self._cache_size), "bounding the cache")
         return prepared
 
     def _limit_cache(self, most: Bytes) -> None:
@@ -246,9 +239,7 @@ class LocalRuntimes:
 
     async def _build(self, base: Base, progress: Progress | None) -> None:
         if not self._environments.has(base):
-            await self._bases.run(
-                base.key, lambda tell, _: self._environments.build(base, tell), progress
-            )
+            await self._bases.run(base.key, lambda tell, _: self._environments.build(base, tell), progress)
 
     def _resolve_gsutil(self) -> Base:
         """Return gsutil's environment. Raises BuildFailed if no Python here can run it."""
@@ -290,9 +281,7 @@ class ContainerRuntimes:
         self._images = images
         self._packages = packages
 
-    def ready(
-        self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
-    ) -> PreparedRuntime | None:
+    def ready(self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]) -> PreparedRuntime | None:
         if self._images is None or self._packages.known(packages) is None:
             return None
         image = self._images.ready(choice.image)

@@ -147,9 +147,7 @@ class Shelf:
             if not self._boot:
                 self._mark(key).touch()
         if self._boot:
-            settling = threading.Thread(
-                target=self._settle, args=(key, finish), name=SETTLING, daemon=True
-            )
+            settling = threading.Thread(target=self._settle, args=(key, finish), name=SETTLING, daemon=True)
             settling.start()
         return final
 
@@ -306,7 +304,5 @@ def _directories(root: Path) -> list[Path]:
         entries = list(os.scandir(root))
     except OSError:
         return []
-    directories = (
-        e for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)
-    )
+    directories = (e for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False))
     return sorted(Path(entry.path) for entry in directories)

@@ -55,9 +55,7 @@ def _names(extension: Path, name: bytes) -> bool:
 
 
 def _is_for_cpus(*sites: Path) -> bool:
-    libraries = next(
-        (directory for site in sites if (directory := site / "torch/lib").is_dir()), None
-    )
+    libraries = next((directory for site in sites if (directory := site / "torch/lib").is_dir()), None)
     return libraries is not None and not any(libraries.glob("libtorch_cuda*"))
 
 

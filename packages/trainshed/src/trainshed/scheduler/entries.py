@@ -264,9 +264,7 @@ def assign_replicas(entry: Entry, parts: Sequence[Placement]) -> tuple[tuple[Rep
     if len(nodes) == 1:
         return tuple(zip(replicas, *nodes.values(), strict=True))
     places = {kind: iter(names) for kind, names in nodes.items()}
-    return tuple(
-        (replica, next(places[kind])) for replica, kind in zip(replicas, entry.kinds, strict=True)
-    )
+    return tuple((replica, next(places[kind])) for replica, kind in zip(replicas, entry.kinds, strict=True))
 
 
 class Shapes:
@@ -283,8 +281,7 @@ class Shapes:
         # Group adjacent equal demands. This is fast, because the replicas of a pool are adjacent and share
         # one object.
         runs = [
-            (self._kind(demand), sum(1 for _ in run))
-            for demand, run in groupby(gang.replicas, itemgetter(1))
+            (self._kind(demand), sum(1 for _ in run)) for demand, run in groupby(gang.replicas, itemgetter(1))
         ]
         counts: dict[Kind, int] = {}
         for kind, count in runs:

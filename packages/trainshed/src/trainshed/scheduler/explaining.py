@@ -47,10 +47,7 @@ _MAX_NAMES = 5
 _RESOURCES = "/persistentResources/"
 """A part of the names of persistent resources, whose holds use nodes like jobs."""
 _SILENT = "does not answer"
-_OPERATOR_CONDITIONS = {
-    NodeCondition.DRAINED: "is drained",
-    NodeCondition.QUARANTINED: "is quarantined",
-}
+_OPERATOR_CONDITIONS = {NodeCondition.DRAINED: "is drained", NodeCondition.QUARANTINED: "is quarantined"}
 """Node conditions that an operator can end."""
 SECOND = 10**9
 
@@ -100,9 +97,7 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
         return Waiting(WaitReason.STOCK_OUT, missing)
     if not possible:
         kinds = entry.shape.kinds
-        return Waiting(
-            WaitReason.NO_NODE, _no_node(snapshot, kinds), _undrain_advice(snapshot, kinds)
-        )
+        return Waiting(WaitReason.NO_NODE, _no_node(snapshot, kinds), _undrain_advice(snapshot, kinds))
     for key, amount in entry.meters:
         meter = snapshot.meters[key]
         if not meter.has(amount):
@@ -131,18 +126,14 @@ def _explain_unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
     needs = f" and needs {describe(kinds[0][0])} on another node" if snapshot.policy.strict else ""
     others = _used_by_others(snapshot) if snapshot.policy.strict else ""
     held = _blocking_jobs(snapshot, entry, kinds[0][0])
-    return Waiting(
-        WaitReason.CAPACITY, lost + needs + others, None, _names(snapshot, entry.gang, held)
-    )
+    return Waiting(WaitReason.CAPACITY, lost + needs + others, None, _names(snapshot, entry.gang, held))
 
 
 def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
     if not snapshot.nodes or all(node.capacity is None for node in snapshot.nodes.values()):
         return "no node is known yet"
     if silent := unreachable_clusters(snapshot):
-        return "; ".join(
-            f"cluster {cluster.name} does not answer: {cluster.unreached}" for cluster in silent
-        )
+        return "; ".join(f"cluster {cluster.name} does not answer: {cluster.unreached}" for cluster in silent)
     away = _unavailable_nodes(snapshot, kinds)
     conditions = format_list((f"{name} {_condition(snapshot, name)}" for name in away), _MAX_NAMES)
     needs = f"needs {describe(kinds[0][0])} on a node, and " if snapshot.policy.strict else ""
@@ -160,11 +151,7 @@ def _unavailable_nodes(snapshot: Snapshot, kinds: Kinds) -> list[str]:
 def _undrain_advice(snapshot: Snapshot, kinds: Kinds) -> str | None:
     """Return advice on ending the drain or quarantine of suitable nodes, or None if no such node is
     suitable."""
-    drained = [
-        name
-        for name in _unavailable_nodes(snapshot, kinds)
-        if _condition(snapshot, name) != _SILENT
-    ]
+    drained = [name for name in _unavailable_nodes(snapshot, kinds) if _condition(snapshot, name) != _SILENT]
     if not drained:
         return None
     name, what = (drained[0], drained[0]) if len(drained) == 1 else ("NAME", "a drained node")
@@ -186,9 +173,7 @@ def _explain_shortage(snapshot: Snapshot, entry: Entry, meter: Meter, amount: in
     holders = sorted(meter.holders, key=lambda uid: (-meter.holders[uid], uid))
     if meter.is_exclusive:
         used = f"{meter.usage / 1000:g} of {(meter.limit or 0) / 1000:g}"
-        what = (
-            f"needs {amount / 1000:g} replicas, and {used} replicas that may run at once are in use"
-        )
+        what = f"needs {amount / 1000:g} replicas, and {used} replicas that may run at once are in use"
         reason = WaitReason.REPLICA_LIMIT
     else:
         reason = WaitReason.QUOTA
@@ -214,9 +199,7 @@ def _over_quota(
     whose = key.person or "the project"
     used_by = _jobs(snapshot, entry.gang, holders)
     if key.metric == JOBS:
-        return (
-            f"{whose} may have at most {limit:g} job{'s' * (limit != 1)} at once, and has {used_by}"
-        )
+        return f"{whose} may have at most {limit:g} job{'s' * (limit != 1)} at once, and has {used_by}"
     needs = f"needs {amount / 1000:g} {key.metric} in {key.region}"
     if amount > (meter.limit or 0):
         return f"{needs}, and {whose}'s quota is {limit:g}"
@@ -297,9 +280,7 @@ def _blocking_jobs(snapshot: Snapshot, entry: Entry, kind: Kind) -> list[JobUid]
         return count_fitting(ready.vector(node), kind.vector(layout)) > 0
 
     others = (snapshot.entries[uid] for _, uid in snapshot.releases if uid != entry.uid)
-    return list(
-        islice((other.uid for other in others if any(map(holds, other.kinds_by_node))), _MAX_NAMES)
-    )
+    return list(islice((other.uid for other in others if any(map(holds, other.kinds_by_node))), _MAX_NAMES))
 
 
 def _explain_queue(snapshot: Snapshot, entry: Entry) -> Waiting:
@@ -387,7 +368,5 @@ def quota_statuses(snapshot: Snapshot, project_id: str | None) -> tuple[QuotaSta
         # Without a limit, report a quota only if it is used or requested, and only for the whole project.
         counts = limit is not None or ((used or waiting) and not (key.person or key.metric == JOBS))
         if project_id in (None, key.project_id) and counts:
-            statuses.append(
-                QuotaStatus(key=key, limit=limit, used=used / 1000, waiting=waiting / 1000)
-            )
+            statuses.append(QuotaStatus(key=key, limit=limit, used=used / 1000, waiting=waiting / 1000))
     return tuple(statuses)

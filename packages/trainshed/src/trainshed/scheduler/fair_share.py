@@ -19,9 +19,7 @@ class _Person:
     """One user's candidates in a project on one level, oldest first. Only one candidate of each shape is
     considered at a time."""
 
-    def __init__(
-        self, group: Group, heads: Sequence[Entry], is_in_vain: Callable[[Entry], bool]
-    ) -> None:
+    def __init__(self, group: Group, heads: Sequence[Entry], is_in_vain: Callable[[Entry], bool]) -> None:
         self._is_in_vain = is_in_vain
         self._group = group
         self._heads = heads
@@ -59,9 +57,7 @@ class _Turns:
 
     def __init__(self, children: Iterable[tuple[Callable[[], float], "_Person | _Turns"]]) -> None:
         """`children`: the users or projects, each with a function that returns its share."""
-        self._heap = [
-            (share(), child.head, share, child) for share, child in children if child.head
-        ]
+        self._heap = [(share(), child.head, share, child) for share, child in children if child.head]
         heapify(self._heap)
 
     @property
@@ -79,9 +75,7 @@ class _Turns:
             heapreplace(self._heap, (share() if provided else before, child.head, share, child))
 
 
-def candidates(
-    snapshot: Snapshot, groups: dict[str, Group], is_in_vain: Callable[[Entry], bool]
-) -> _Turns:
+def candidates(snapshot: Snapshot, groups: dict[str, Group], is_in_vain: Callable[[Entry], bool]) -> _Turns:
     """Yield all candidates of one level, in order. Assignments between two candidates can change the order.
     Candidates for which `is_in_vain` is true are omitted."""
 
@@ -94,10 +88,7 @@ def candidates(
         # Do not compute the share of a project's only user, because it does not affect the order.
         is_alone = len(group.heads) == 1
         return _Turns(
-            (
-                float if is_alone else partial(share_of, project_id, person),
-                _Person(group, heads, is_in_vain),
-            )
+            (float if is_alone else partial(share_of, project_id, person), _Person(group, heads, is_in_vain))
             for person, heads in group.heads.items()
         )
 
@@ -137,8 +128,7 @@ def _level_position(snapshot: Snapshot, levels: list[LevelKey], entry: Entry) ->
     turn = (_share_at(snapshot, _usage(snapshot, levels, project_id), own, at), entry)
     others = ((other, group) for other, group in groups.items() if other != project_id)
     earlier = (
-        _count_earlier(snapshot, _usage(snapshot, levels, other), group, turn)
-        for other, group in others
+        _count_earlier(snapshot, _usage(snapshot, levels, other), group, turn) for other, group in others
     )
     return 1 + at + sum(earlier)
 

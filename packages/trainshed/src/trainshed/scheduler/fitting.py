@@ -73,10 +73,7 @@ def shortage(nodes: NodeResources, kinds: Kinds) -> str:
             return _too_large(nodes, kind)
     size = sum(count for _, count in kinds)
     texts = "; ".join(
-        (
-            f"{describe(kind)} each, and there is capacity for "
-            f"{count_placeable(nodes, kind, count)} of them"
-        )
+        (f"{describe(kind)} each, and there is capacity for {count_placeable(nodes, kind, count)} of them")
         for kind, count in kinds
         if count_placeable(nodes, kind, count) < count
     )
@@ -128,9 +125,7 @@ def _too_large(nodes: NodeResources, kind: Kind) -> str:
     return f"needs {wanted} on one node; {there}"
 
 
-def scarce_resource(
-    nodes: NodeResources, some: Sequence[str], kind: Kind
-) -> tuple[str, str] | None:
+def scarce_resource(nodes: NodeResources, some: Sequence[str], kind: Kind) -> tuple[str, str] | None:
     """Return the resource that is insufficient on every one of these nodes, with the needed amount and the
     maximum on one node. Return None if each resource is sufficient on some node, but no node has enough of
     all of them."""
@@ -330,9 +325,7 @@ class Need:
         self._freed: dict[QuotaKey, int] = dict.fromkeys((key for key, _ in self._meters), 0)
         self._extra: dict[str, Vector] = {}
         with transaction.with_extra({}) as free:
-            self._lacking = {
-                kind: count - count_placeable(free, kind, count) for kind, count in self._kinds
-            }
+            self._lacking = {kind: count - count_placeable(free, kind, count) for kind, count in self._kinds}
 
     @property
     def is_met(self) -> bool:

@@ -9,24 +9,11 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.core.capacity import (
-    EACH,
-    MachineWanted,
-    Node,
-    NodeCondition,
-    QuotaKey,
-    accelerator_counts,
-)
+from trainshed.core.capacity import EACH, MachineWanted, Node, NodeCondition, QuotaKey, accelerator_counts
 from trainshed.core.catalog import quotas
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.job import Disk, Machine, Strategy
-from trainshed.core.lifecycle.events import (
-    CapacityRefused,
-    Event,
-    JobAdmitted,
-    Preempted,
-    ReplicaPlaced,
-)
+from trainshed.core.lifecycle.events import CapacityRefused, Event, JobAdmitted, Preempted, ReplicaPlaced
 from trainshed.core.lifecycle.records import Job, person_of
 from trainshed.core.lifecycle.states import AttemptState
 from trainshed.core.names import JobUid, ReplicaId

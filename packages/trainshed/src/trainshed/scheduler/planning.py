@@ -387,8 +387,7 @@ class Preemption:
         return [
             spot
             for spot in spots
-            if not nodes.isdisjoint(spot.kinds_by_node)
-            or any(spot.gang.uid in m.holders for m in short)
+            if not nodes.isdisjoint(spot.kinds_by_node) or any(spot.gang.uid in m.holders for m in short)
         ]
 
     def _best_places(self, entry: Entry, kinds: Kinds | None) -> list[Placement]:

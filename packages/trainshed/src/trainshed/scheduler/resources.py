@@ -61,9 +61,7 @@ class Kind:
         does not have are omitted."""
         vector = self._vectors.get(layout)
         if vector is None:
-            devices = (
-                self.demand.accelerators if t == self.accelerator else 0 for t in layout.types
-            )
+            devices = (self.demand.accelerators if t == self.accelerator else 0 for t in layout.types)
             vector = self._vectors[layout] = (*devices, self.cpus, self.demand.memory_bytes)
         return vector
 

@@ -54,9 +54,7 @@ def _copy_values(table: dict[K, V]) -> dict[K, V]:
     return {key: value.copy() for key, value in table.items()}
 
 
-_Sorted = TypeVar(
-    "_Sorted", Entry, tuple[int, int], tuple[int, str], tuple[int, int, int], tuple[int, Age]
-)
+_Sorted = TypeVar("_Sorted", Entry, tuple[int, int], tuple[int, str], tuple[int, int, int], tuple[int, Age])
 
 
 LevelKey = tuple[int, bool]
@@ -83,10 +81,7 @@ class Group(Struct):
 
     def copy(self) -> "Group":
         return Group(
-            self.waiting.copy(),
-            _copy_values(self.buckets),
-            _copy_values(self.heads),
-            self.sums.copy(),
+            self.waiting.copy(), _copy_values(self.buckets), _copy_values(self.heads), self.sums.copy()
         )
 
     def add(self, entry: Entry) -> None:
@@ -145,11 +140,7 @@ class Queue:
     def copy(self) -> "Queue":
         made = Queue()
         made.levels = {level: _copy_values(groups) for level, groups in self.levels.items()}
-        made.order, made._size, made._back_offs = (
-            self.order.copy(),
-            self._size,
-            self._back_offs.copy(),
-        )
+        made.order, made._size, made._back_offs = (self.order.copy(), self._size, self._back_offs.copy())
         return made
 
     def __len__(self) -> int:
@@ -399,10 +390,7 @@ class Snapshot:
         is_personal = gang.project_id in self._personal
         persons = dict.fromkeys(("", gang.person if is_personal else ""))
         quotas = [
-            (
-                QuotaKey(project_id=gang.project_id, region=region, metric=metric, person=person),
-                value,
-            )
+            (QuotaKey(project_id=gang.project_id, region=region, metric=metric, person=person), value)
             for metric, region, value in taken
             for person in persons
         ]

@@ -37,14 +37,7 @@ from trainshed.core.units import Nanos
 from trainshed.core.usage import Prices
 from trainshed.datasets.service import SplitProcesses
 from trainshed.engines.launch.devices import find_devices
-from trainshed.engines.port import (
-    BringsImages,
-    Engine,
-    LogWriter,
-    ProgramRules,
-    ServiceAccess,
-    TakesMemory,
-)
+from trainshed.engines.port import BringsImages, Engine, LogWriter, ProgramRules, ServiceAccess, TakesMemory
 from trainshed.engines.registry import EngineContext, factory
 from trainshed.engines.streams import ServiceStreams
 from trainshed.notifying.senders import Senders
@@ -122,9 +115,7 @@ class App:
         )
         stores = _build_stores(basics)
         self.runtimes = _build_runtimes(basics, stores.buckets, interpreters)
-        links = Links(
-            link_key(bootstrap.token), basics.address, now, pages_host(settings, basics.address)
-        )
+        links = Links(link_key(bootstrap.token), basics.address, now, pages_host(settings, basics.address))
         context = _addition_context(basics, stores, self.runtimes, links)
         try:
             self.additions = load_additions(context)
@@ -201,9 +192,7 @@ def _build_stores(basics: _Basics) -> _Stores:
     )
 
 
-def _build_runtimes(
-    basics: _Basics, buckets: BucketAdapter, interpreters: Interpreters
-) -> LocalRuntimes:
+def _build_runtimes(basics: _Basics, buckets: BucketAdapter, interpreters: Interpreters) -> LocalRuntimes:
     settings = basics.bootstrap.settings
     return LocalRuntimes(
         settings.cache,
@@ -247,11 +236,7 @@ def _addition_context(
 
 
 def _build_controller(
-    basics: _Basics,
-    stores: _Stores,
-    runtimes: LocalRuntimes,
-    tracking: Tracking | None,
-    outbox: OutboxWorker,
+    basics: _Basics, stores: _Stores, runtimes: LocalRuntimes, tracking: Tracking | None, outbox: OutboxWorker
 ) -> Controller:
     bootstrap, engine, now = basics.bootstrap, basics.engine, clock.now
     settings, store = bootstrap.settings, bootstrap.store
@@ -305,9 +290,7 @@ def _build_controller(
         ),
         scheduling=Policy(
             strict=settings.strict,
-            max_replicas=_UNLIMITED_REPLICAS
-            if settings.has_cluster_queue
-            else settings.max_replicas,
+            max_replicas=_UNLIMITED_REPLICAS if settings.has_cluster_queue else settings.max_replicas,
             memory_cap=memory_cap,
             half_life=round(settings.half_life * 86400e9),
             memory_overhead=engine.memory_beside if isinstance(engine, TakesMemory) else 0,

@@ -53,9 +53,7 @@ class Bootstrap:
             #: Authenticates people by their tokens.
             self.tokens = _token_authority(settings.data, self.store, self.token, self.jobs)
             owner = digest_of(self.token)
-            self.access = AccessKeeper(
-                self.store.access, self.tokens, owner, settings.data, clock.now
-            )
+            self.access = AccessKeeper(self.store.access, self.tokens, owner, settings.data, clock.now)
             self.sealer = sealing.Sealer(settings.data / sealing.FILE, os.environ)
             # Remove the sealing key, because later child processes, including setup scripts of users, inherit
             # the environment.
@@ -71,9 +69,7 @@ class Bootstrap:
         passed = SystemdSockets(settings, cleanup)
         #: The listening socket of REST, and whether systemd holds it.
         self.is_activated = passed.rest is not None
-        self.listener = passed.rest or open_socket(
-            listen_tcp, settings.host, settings.port, "--port"
-        )
+        self.listener = passed.rest or open_socket(listen_tcp, settings.host, settings.port, "--port")
         self.listener.setblocking(False)
         cleanup.callback(self.listener.close)
         #: The Unix sockets on which replicas' endpoints reach REST and gRPC. gRPC creates its socket itself.
@@ -154,9 +150,7 @@ def _certify(settings: Settings) -> Certificates:
                 served = certificates.provided_certificates(chain, key, directory)
             else:
                 further = parse_list(settings.allowed_hosts)
-                served = certificates.prepare_own_certificates(
-                    directory, settings.host, now, further
-                )
+                served = certificates.prepare_own_certificates(directory, settings.host, now, further)
             certificates.prepare_interception(settings.data, now, os.environ)
         except CertificatesUnusable as failure:
             raise ServiceStartFailed(str(failure)) from failure

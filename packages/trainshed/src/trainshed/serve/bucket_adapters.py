@@ -108,9 +108,7 @@ class BucketAdapter:
                     hashed.update(block)
                     size += len(block)
                     if size > limit:
-                        return ContentDigest(
-                            size=Bytes(size), unknown="is too large to be read now"
-                        )
+                        return ContentDigest(size=Bytes(size), unknown="is too large to be read now")
         except (NotFound, InvalidRequest):
             return ContentDigest(unknown="does not exist yet")
         except (BucketsError, OSError) as failure:

@@ -102,9 +102,7 @@ def server_files(directory: Path) -> tuple[Path, Path]:
     return directory / f"{_SERVER}.pem", directory / f"{_SERVER}.key"
 
 
-def issue_certificate(
-    directory: Path, name: str, names: tuple[str, ...], now: float
-) -> Certificates:
+def issue_certificate(directory: Path, name: str, names: tuple[str, ...], now: float) -> Certificates:
     """Return a certificate signed by the service's own authority, created or renewed if necessary. It is in
     files `name` in `directory`. Raises CertificatesUnusable."""
     files = _files_of(directory / f"{name}.pem")
@@ -221,12 +219,7 @@ def _create(files: Certificates, names: tuple[str, ...], now: float) -> None:
     chain, key = authority.issue(names, now, ends)
     durable.write(str(files.key), key.decode())
     durable.write(str(files.chain), chain.decode())
-    note = {
-        "names": list(names),
-        "ends": ends,
-        "authority_ends": authority.ends,
-        "ca": ca.read_text(),
-    }
+    note = {"names": list(names), "ends": ends, "authority_ends": authority.ends, "ca": ca.read_text()}
     durable.write(str(_note_file(files)), json.dumps(note))
 
 
@@ -244,9 +237,7 @@ def prepare_interception(data: Path, now: float, environ: Mapping[str, str]) -> 
     interception = interception_files(data)
     names = (*regions.STORAGE, "*.storage.googleapis.com", *regions.apis())
     storage = issue_certificate(data / "tls", "storage", names, now)
-    _write_if_changed(
-        interception.certificate, storage.key.read_text() + storage.chain.read_text(), 0o600
-    )
+    _write_if_changed(interception.certificate, storage.key.read_text() + storage.chain.read_text(), 0o600)
     interception.trust.parent.mkdir(mode=0o755, exist_ok=True)
     interception.trust.parent.chmod(0o755)
     _write_if_changed(interception.trust, "".join(_roots(storage.ca, environ)), 0o644)

@@ -69,9 +69,7 @@ class BucketKeeper:
             failure = await self._run_process()
             lived = time.monotonic() - begun
             pause = (
-                min(2 * pause, _MAX_RESTART_DELAY)
-                if pause and lived < _MAX_RESTART_DELAY
-                else RESTART_DELAY
+                min(2 * pause, _MAX_RESTART_DELAY) if pause and lived < _MAX_RESTART_DELAY else RESTART_DELAY
             )
             if failure and not self._closing.is_set():
                 log.warning("bucket process: %s; restarted after %g s", failure, pause)
@@ -98,9 +96,7 @@ class BucketKeeper:
         """Run a bucket process until it exits. Return its failure, or None if it exited normally."""
         try:
             loop = asyncio.get_running_loop()
-            process = await loop.run_in_executor(
-                _SPAWNER, spawn_buckets, self._setup, self._listeners
-            )
+            process = await loop.run_in_executor(_SPAWNER, spawn_buckets, self._setup, self._listeners)
         except OSError as failure:  # For example, no memory is available.
             return f"it cannot be started: {failure}"
         self._process = process

@@ -29,9 +29,7 @@ _finding = finding_builder(__file__)
 
 
 @click.command(name="doctor", short_help="Check what a service can do on this machine.")
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."
-)
+@click.option("--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -49,9 +47,7 @@ def command(data: Path | None, config: Path | None, form: str) -> None:
         wide = max(len(finding.about) for finding in findings)
         for finding in findings:
             mark, colour = _MARKS[finding.verdict]
-            click.echo(
-                f"{click.style(mark, fg=colour)}  {finding.about:<{wide}}  {plain(finding.text)}"
-            )
+            click.echo(f"{click.style(mark, fg=colour)}  {finding.about:<{wide}}  {plain(finding.text)}")
             for text in filter(None, (finding.cause, finding.remedy)):
                 click.echo(f"    {'':<{wide}}  {plain(text)}")
     if any(finding.verdict is Verdict.BAD for finding in findings):
@@ -88,9 +84,7 @@ def _disks(settings: Settings) -> Iterator[Finding]:
     ):
         place = _nearest(path)
         if refusal := _refusal(place):
-            yield _finding(
-                "unwritable", about=about, path=path, place=place, refusal=refusal, option=option
-            )
+            yield _finding("unwritable", about=about, path=path, place=place, refusal=refusal, option=option)
             continue
         free = shutil.disk_usage(place).free
         is_full, shown = free < _FEW_BYTES, {"path": path, "free": free / 2**30}
@@ -134,9 +128,7 @@ def _database(settings: Settings) -> Iterator[Finding]:
         return
     if unreadable:
         cause, _, remedy = ADVICE.partition(". ")
-        yield _finding(
-            "records_unreadable", records="; ".join(unreadable), cause=cause, remedy=remedy
-        )
+        yield _finding("records_unreadable", records="; ".join(unreadable), cause=cause, remedy=remedy)
     else:
         yield _finding("database")
 
@@ -193,15 +185,10 @@ def capability_findings(can: Capabilities, node: Node, advice: str) -> Iterator[
     reasons: dict[str, list[str]] = {}
     for level, why in can.not_stronger:
         reasons.setdefault(why, []).append(level)
-    stronger = " ".join(
-        f"{' or '.join(levels)} is not available: {why}." for why, levels in reasons.items()
-    )
+    stronger = " ".join(f"{' or '.join(levels)} is not available: {why}." for why, levels in reasons.items())
     demanded = "The setting isolation requires this level."
     yield _finding(f"isolation_{can.isolation}", why=stronger or demanded)
-    for what, is_held in (
-        ("memory", can.memory_limit == "kernel"),
-        ("process", bool(can.process_limit)),
-    ):
+    for what, is_held in (("memory", can.memory_limit == "kernel"), ("process", bool(can.process_limit))):
         yield _finding("held" if is_held else f"{what}_not_held", what=what, advice=advice)
     row = "addresses" if can.process_namespace else "addresses_without_names"
     yield _finding(row, level=can.isolation)

@@ -109,8 +109,7 @@ class Emulation:
             self._file = capture.open("ab", buffering=0) if capture else None
         except OSError as failure:
             raise FailedPrecondition(
-                f"The file of --capture {capture} cannot be opened: {failure.strerror}. Specify another "
-                "file."
+                f"The file of --capture {capture} cannot be opened: {failure.strerror}. Specify another file."
             ) from None
         self._rules()
 
@@ -214,9 +213,7 @@ def http_form(method: str, request: Message) -> dict[str, Any]:
     `method` is the full name of its RPC."""
     route = _routes()[method]
     fields = wire_json.to_public(request)
-    path = _VARIABLE.sub(
-        lambda variable: str(attrgetter(variable[1])(request)), route.template.text
-    )
+    path = _VARIABLE.sub(lambda variable: str(attrgetter(variable[1])(request)), route.template.text)
     for name in _VARIABLE.findall(route.template.text):
         fields.pop(_json_name(request, name), None)
     body: Any = {}

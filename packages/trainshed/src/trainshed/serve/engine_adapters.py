@@ -88,9 +88,7 @@ class Vault:
         stored = [ref for ref in refs if ref not in made]
         return made | await self._read_stored(project_id, stored) if stored else made
 
-    async def _read_stored(
-        self, project_id: str, refs: Collection[SecretRef]
-    ) -> dict[SecretRef, str]:
+    async def _read_stored(self, project_id: str, refs: Collection[SecretRef]) -> dict[SecretRef, str]:
         try:
             secrets = await self._secrets.find(project_id, refs)
         except Unavailable as failure:

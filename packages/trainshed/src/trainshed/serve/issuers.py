@@ -77,9 +77,7 @@ class _IssuerMetadata(Struct, frozen=True):
 class Issuers:
     """The issuers of one service (`api.additions.Issuers`)."""
 
-    def __init__(
-        self, issuers: Sequence[Issuer], keeper: AccessKeeper, now: Callable[[], Nanos]
-    ) -> None:
+    def __init__(self, issuers: Sequence[Issuer], keeper: AccessKeeper, now: Callable[[], Nanos]) -> None:
         self.fetch_json = _fetch_json
         self.by_name = {issuer.name: issuer for issuer in issuers if issuer.client_id}
         self._by_url = {issuer.issuer: issuer for issuer in issuers}
@@ -238,9 +236,7 @@ class Issuers:
 
 
 async def _read(issuer: Issuer, now: Callable[[], int]) -> _IssuerMetadata:
-    metadata = await _fetch_json(
-        issuer, f"{issuer.issuer.rstrip('/')}/.well-known/openid-configuration"
-    )
+    metadata = await _fetch_json(issuer, f"{issuer.issuer.rstrip('/')}/.well-known/openid-configuration")
     jwks = address_in(metadata, "jwks_uri", issuer)
     if metadata.get("issuer") != issuer.issuer or not jwks:
         raise Unavailable(
@@ -276,9 +272,7 @@ async def _fetch_json(
     if refusal and status in (400, 401, 403):
         raise Unauthenticated(refusal)
     try:
-        answer = (
-            json.loads(content) if status == 200 and len(content) <= _MAX_ANSWER_BYTES else None
-        )
+        answer = json.loads(content) if status == 200 and len(content) <= _MAX_ANSWER_BYTES else None
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):

@@ -25,14 +25,8 @@ class SystemdSockets:
         try:
             sockets = PassedSockets(os.environ)
             self.rest = sockets.pop(first, host)
-            self.grpc = {
-                "plain": sockets.pop(plain, _plain_host(host)),
-                "secure": sockets.pop(secure, host),
-            }
-            buckets = {
-                "plain": sockets.pop(first + 1, host),
-                "secure": sockets.pop(first + 4, host),
-            }
+            self.grpc = {"plain": sockets.pop(plain, _plain_host(host)), "secure": sockets.pop(secure, host)}
+            buckets = {"plain": sockets.pop(first + 1, host), "secure": sockets.pop(first + 4, host)}
             sockets.require_none((first, first + 1, plain, secure, first + 4))
         except ActivationUnusable as failure:
             raise ServiceStartFailed(str(failure)) from failure
@@ -63,13 +57,9 @@ def open_grpc_ports(
     # chosen port.
     for option, host, port, distance in sorted(ports, key=lambda port: not port[2]):
         if option not in held:
-            holder = open_socket(
-                hold_tcp, host, port or port_near_rest(settings, distance, host), option
-            )
+            holder = open_socket(hold_tcp, host, port or port_near_rest(settings, distance, host), option)
             held[option] = cleanup.enter_context(holder)
-    plain, secure = (
-        held[option].getsockname()[:2] for option in ("--grpc-port", "--grpc-tls-port")
-    )
+    plain, secure = (held[option].getsockname()[:2] for option in ("--grpc-port", "--grpc-tls-port"))
     return GrpcPorts(plain, secure)
 
 

@@ -56,9 +56,7 @@ def list_(family: str, form: str, cache: Path | None, config: Path | None) -> No
     for line in _table(offers):
         click.echo(line)
     if not family:
-        click.echo(
-            f"\nThe cache is {settings.cache}. List its contents: trainshed runtimes gc --dry-run"
-        )
+        click.echo(f"\nThe cache is {settings.cache}. List its contents: trainshed runtimes gc --dry-run")
         return
     for offer in offers:
         if offer.left_out:
@@ -67,13 +65,9 @@ def list_(family: str, form: str, cache: Path | None, config: Path | None) -> No
 
 @command.command(short_help="Build runtimes before jobs need them.")
 @click.argument("families", nargs=-1, metavar="[FAMILY[=VERSION]]...")
-@click.option(
-    "--python", metavar="X.Y", help="Python version. Default: the newest supported version."
-)
+@click.option("--python", metavar="X.Y", help="Python version. Default: the newest supported version.")
 @_cache_options
-def build(
-    *, families: tuple[str, ...], python: str | None, cache: Path | None, config: Path | None
-) -> None:
+def build(*, families: tuple[str, ...], python: str | None, cache: Path | None, config: Path | None) -> None:
     """Build the newest version of each FAMILY, or VERSION, unless it exists. Without a FAMILY, build the
     environment of jobs without an image."""
     from trainshed.runtimes.shelf import settle
@@ -103,14 +97,10 @@ def build(
     show_default=True,
     help="Remove only files unused for at least this time: 30d, 12h; 0: all.",
 )
-@click.option(
-    "--downloads", is_flag=True, help="Remove only the downloads. New builds then take longer."
-)
+@click.option("--downloads", is_flag=True, help="Remove only the downloads. New builds then take longer.")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 @_cache_options
-def gc(
-    *, age: float, downloads: bool, dry_run: bool, cache: Path | None, config: Path | None
-) -> None:
+def gc(*, age: float, downloads: bool, dry_run: bool, cache: Path | None, config: Path | None) -> None:
     """Remove environments, layers, packages and unpacked images that were not used recently.
 
     Files that a running program uses stay, also while no service runs. Removed files are created again when a

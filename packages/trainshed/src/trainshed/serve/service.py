@@ -133,9 +133,7 @@ class Service:
             services, authenticate, mounts, hosts=own_hosts(settings), registry=registry
         )
         server = _Server(
-            server_config(
-                application, guarded_protocol(groups), grace=self._drain, websockets=groups
-            ),
+            server_config(application, guarded_protocol(groups), grace=self._drain, websockets=groups),
             tls,
             groups,
             ready=self._ready,
@@ -285,9 +283,7 @@ class Service:
             "are still running continue; the timeline shows which ones have ended.",
             {"since": self._last_sign, "until": now},
         )
-        await self._bootstrap.store.intake.add_timeline_entry(
-            [job.uid for job in self._adopted_jobs], entry
-        )
+        await self._bootstrap.store.intake.add_timeline_entry([job.uid for job in self._adopted_jobs], entry)
 
     async def _cancel_jobs(self) -> None:
         cancel, cancelled = CancelRequested(CancelCause.USER, clock.now()), set[JobUid]()
@@ -320,12 +316,7 @@ class _Server(SecureServer):
     """A Uvicorn server that reports when it is ready, and does not handle signals."""
 
     def __init__(
-        self,
-        config: "Config",
-        tls: list[TlsListener],
-        groups: ConnectionGroups,
-        *,
-        ready: Callable[[], None],
+        self, config: "Config", tls: list[TlsListener], groups: ConnectionGroups, *, ready: Callable[[], None]
     ) -> None:
         super().__init__(config, tls, groups)
         self._ready = ready

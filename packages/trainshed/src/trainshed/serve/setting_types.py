@@ -119,9 +119,7 @@ def _read(name: str, value: Any, tables: Tables) -> tuple[Any, ...]:
     try:
         rows = msgspec.convert(value, tuple[dict[str, Any], ...])
     except msgspec.ValidationError:
-        raise ValueError(
-            f"the entries of {name} are not tables; write each as [[{name}]]"
-        ) from None
+        raise ValueError(f"the entries of {name} are not tables; write each as [[{name}]]") from None
     for number, row in enumerate(rows):
         at = f"{name}[{number}]"
         if faults := wrong_fields(tables.type, row, f"{at}."):
@@ -139,9 +137,7 @@ def _read(name: str, value: Any, tables: Tables) -> tuple[Any, ...]:
         made.append(table)
     for field in tables.unique:
         counts = Counter(getattr(table, field) for table in made)
-        wrong += [
-            f"{name}: two tables have the {field} {text!r}" for text in counts if counts[text] > 1
-        ]
+        wrong += [f"{name}: two tables have the {field} {text!r}" for text in counts if counts[text] > 1]
     if wrong:
         raise ValueError("\n".join(wrong))
     return tuple(made)
@@ -189,18 +185,14 @@ def _check_region(region: str) -> None:
 def _check_paths(text: str) -> None:
     missing = [path for path in filter(None, text.split(":")) if not Path(path).is_dir()]
     if missing:
-        raise ValueError(
-            f"{', '.join(missing)} is not a directory; write absolute paths of directories"
-        )
+        raise ValueError(f"{', '.join(missing)} is not a directory; write absolute paths of directories")
 
 
 def _check_web_url(url: str) -> None:
     parts = urlsplit(url)
     is_http = url.startswith(("http://", "https://"))
     if not is_http or not parts.hostname or parts.port == 0:
-        raise ValueError(
-            f"{url!r} is not the address of a web page, such as https://training.example.org"
-        )
+        raise ValueError(f"{url!r} is not the address of a web page, such as https://training.example.org")
 
 
 def _check_hosts(text: str) -> None:
@@ -237,15 +229,11 @@ def _amount(text: str, units: Mapping[str, int], digits: int, what: str) -> int:
     return int(match[1]) * units[match[2]]
 
 
-Port = Annotated[
-    int, msgspec.Meta(ge=0, le=65535, description="a port (0 = any free port, up to 65535)")
-]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535, description="a port (0 = any free port, up to 65535)")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=_MAX_NUMBER)]
-Days = Annotated[
-    float, msgspec.Meta(ge=0.01, le=400, description="a number of days, from 0.01 to 400")
-]
+Days = Annotated[float, msgspec.Meta(ge=0.01, le=400, description="a number of days, from 0.01 to 400")]
 Engine = Annotated[str, Checked(_check_engine)]
 Capacity = Literal["relaxed", "strict"]
 Isolation = Literal["own-user", "root", "user", "session"]

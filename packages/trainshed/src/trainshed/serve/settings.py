@@ -51,12 +51,7 @@ class SettingsError(click.ClickException):
     """A setting is invalid. The message contains the setting, its source and the allowed values."""
 
 
-_DISTANCES = {
-    "the port of buckets": 1,
-    "grpc_port": 2,
-    "grpc_tls_port": 3,
-    "the TLS port of buckets": 4,
-}
+_DISTANCES = {"the port of buckets": 1, "grpc_port": 2, "grpc_tls_port": 3, "the TLS port of buckets": 4}
 """Offset of each port from the REST port, unless a setting specifies the port."""
 
 
@@ -295,9 +290,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         others = 'capacity = "relaxed" runs jobs anywhere'
         if settings.has_cluster_queue:
             others = 'queue = "slurm" makes Slurm choose nodes'
-        yield (
-            f"[engines.slurm] machines assigns jobs to nodes, but {others}; remove one of these settings"
-        )
+        yield (f"[engines.slurm] machines assigns jobs to nodes, but {others}; remove one of these settings")
 
 
 def _missing_variables(settings: Settings) -> Iterator[str]:
@@ -309,8 +302,7 @@ def _missing_variables(settings: Settings) -> Iterator[str]:
                     # The error does not contain the value, because it may be the secret.
                     at = f"{name}[{number}].{key}"
                     yield (
-                        f"{at}: the environment variable of this name does not exist; set it for the "
-                        "service"
+                        f"{at}: the environment variable of this name does not exist; set it for the service"
                     )
 
 

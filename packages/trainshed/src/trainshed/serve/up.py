@@ -66,9 +66,7 @@ def _add_settings(function: Callable[..., None]) -> Callable[..., None]:
     default=None,
     help="Use TLS on all ports. Programs on this machine may still use plain HTTP.",
 )
-@click.option(
-    "--insecure", is_flag=True, default=None, help="Accept plain HTTP from other machines too."
-)
+@click.option("--insecure", is_flag=True, default=None, help="Accept plain HTTP from other machines too.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -197,9 +195,7 @@ def close_directory(data: Path) -> None:
         why = f"and its mode cannot be changed: {failure.strerror}. Run chmod 700 {data} as its owner."
     else:
         why = "and is now closed to them (mode 700)."
-    click.echo(
-        f"The data directory {data} was open to other users (mode {mode:o}), {why}", err=True
-    )
+    click.echo(f"The data directory {data} was open to other users (mode {mode:o}), {why}", err=True)
 
 
 def _running(data: Path) -> str | None:
@@ -242,14 +238,9 @@ def _serve(
         click.echo(f"NOTE: {mended}", err=True)
 
     async def serve(bootstrap: Bootstrap) -> None:
-        await Service(
-            bootstrap, announce, emulation, last_sign=last_sign, stop_jobs=stop_jobs
-        ).run()
+        await Service(bootstrap, announce, emulation, last_sign=last_sign, stop_jobs=stop_jobs).run()
 
-    with (
-        contextlib.ExitStack() as cleanup,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop,
-    ):
+    with contextlib.ExitStack() as cleanup, asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
         loop.run(serve(Bootstrap(settings, cleanup)))
 
 

@@ -36,12 +36,7 @@ class AccessKeeper:
     """Stores the users, service accounts and their permissions. All methods are called on the event loop."""
 
     def __init__(
-        self,
-        store: Access,
-        authority: TokenAuthority,
-        owner: str,
-        data: Path,
-        now: Callable[[], int],
+        self, store: Access, authority: TokenAuthority, owner: str, data: Path, now: Callable[[], int]
     ) -> None:
         """`owner`: the digest of the token of the service's owner. `data`: the data directory, which contains
         the bucket process's file."""
@@ -159,10 +154,7 @@ class AccessKeeper:
             return
         count = self._refusals.count(call.record.who)
         if count <= REFUSALS:
-            call.project, call.record.resource = (
-                call.project[:63],
-                call.record.resource[:_MAX_NAME_CHARS],
-            )
+            call.project, call.record.resource = (call.project[:63], call.record.resource[:_MAX_NAME_CHARS])
             call.record.detail = {"refusals": count, "seconds": _DAY} if count == REFUSALS else {}
             call.record.status = StatusCode.PERMISSION_DENIED.number
             with contextlib.suppress(Unavailable):

@@ -107,9 +107,7 @@ class _Columns(Struct):
         # The values of tensors cannot be compared, so tensors are thinned by position.
         numbers = values if isinstance(values, array) else range(len(values))
         if part.has_means:
-            return [
-                Point(steps[n], times[n], mean) for n, mean in average_sections(numbers, part.most)
-            ]
+            return [Point(steps[n], times[n], mean) for n, mean in average_sections(numbers, part.most)]
         return [Point(steps[n], times[n], values[n]) for n in thin(numbers, part.most)]
 
     def halve(self) -> "_Columns":

@@ -38,9 +38,7 @@ class ProcessAdvisor:
         self._running: set[Process] = set()
         self._closed = False
 
-    async def suggest(
-        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
-    ) -> Proposals:
+    async def suggest(self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int) -> Proposals:
         """Return the proposals of the study's algorithm (`Algorithm.suggest`). Raises AdvisorFailed if the
         advisor's process fails or does not respond in time."""
         async with self._suggesting:
@@ -81,9 +79,7 @@ class ProcessAdvisor:
             async with asyncio.timeout(_TIMEOUT):
                 output, _ = await process.communicate(msgspec.json.encode(call))
         except TimeoutError:
-            raise AdvisorFailed(
-                f"the advisor process did not respond within {_TIMEOUT:g} seconds"
-            ) from None
+            raise AdvisorFailed(f"the advisor process did not respond within {_TIMEOUT:g} seconds") from None
         finally:
             _kill(process)
             await process.wait()

@@ -39,9 +39,7 @@ class Algorithm(Protocol):
     """Proposes trials. It blocks while it computes, so it runs in its own process. Raises nothing for a valid
     spec."""
 
-    def suggest(
-        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
-    ) -> Proposals:
+    def suggest(self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int) -> Proposals:
         """Return `count` further points to try, the most promising first, in addition to pending points.
         `trials`: ascending by number, including pending ones (REQUESTED, ACTIVE, STOPPING). The result
         depends only on `trials`, `spec` and `seed`. One request for 2 points gives the same points as two

@@ -20,9 +20,7 @@ class RandomSearch:
     """Implements `studies.port.Algorithm`. Each suggestion depends only on the trial's number, the seed and
     the specification, not on the results of other trials."""
 
-    def suggest(
-        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
-    ) -> Proposals:
+    def suggest(self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int) -> Proposals:
         space = Space(spec.parameters)
         next_number = max((trial.number for trial in trials), default=0) + 1
         shares = np.array(
@@ -39,9 +37,7 @@ class GridSearch:
     """Implements `studies.port.Algorithm`. Does not propose points that were tried or are pending,
     regardless of their origin."""
 
-    def suggest(
-        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
-    ) -> Proposals:
+    def suggest(self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int) -> Proposals:
         tried = {trial.parameters for trial in trials}
         fresh = (point for point in grid(spec.parameters) if point not in tried)
         points = tuple(islice(fresh, count))

@@ -127,9 +127,7 @@ class Node:
                 values = np.rint(self.to_values(shares, margin=0.5))
                 return self.to_codes(np.clip(values, *self.bounds))
             case ParameterType.DISCRETE:
-                return self.listed_codes[
-                    np.minimum((shares * self.size).astype(np.int64), self.size - 1)
-                ]
+                return self.listed_codes[np.minimum((shares * self.size).astype(np.int64), self.size - 1)]
             case ParameterType.CATEGORICAL:
                 return np.minimum(np.floor(shares * self.size), self.size - 1)
 
@@ -182,9 +180,7 @@ class Space:
         #: The number p of nodes.
         self.width = len(nodes)
         columns = [
-            index
-            for index, node in enumerate(nodes)
-            for _ in range(node.size if node.is_categorical else 1)
+            index for index, node in enumerate(nodes) for _ in range(node.size if node.is_categorical else 1)
         ]
         #: The node of each column of the embedding, shape (q,).
         self.groups: Positions = np.array(columns, dtype=np.int64)
@@ -203,9 +199,7 @@ class Space:
             values = dict(point)
             for index, node in enumerate(self.nodes):
                 parent = node.parameter.parent
-                if parent is None or any(
-                    abs(row[parent] - code) < SAME_CODE for code in node.allowed_codes
-                ):
+                if parent is None or any(abs(row[parent] - code) < SAME_CODE for code in node.allowed_codes):
                     row[index] = node.code(values.get(node.parameter.id))
         return table
 
@@ -223,9 +217,7 @@ class Space:
     def place(self, shares: Array) -> Array:
         """Return genotypes for points of the unit cube, shape (n, p): numbers uniform on their scale, lists
         uniform over their values."""
-        return np.column_stack(
-            [node.place(shares[:, index]) for index, node in enumerate(self.nodes)]
-        )
+        return np.column_stack([node.place(shares[:, index]) for index, node in enumerate(self.nodes)])
 
     def genotypes(self, codes: Array) -> Array:
         """Return a copy of encoded trials in which each inactive parameter (NaN) has its middle value."""
@@ -247,9 +239,7 @@ class Space:
         for index, node in enumerate(self.nodes):
             column = codes[:, index]
             if node.is_categorical:
-                table[:, at : at + node.size] = (
-                    column[:, None] == np.arange(node.size)
-                ) * math.sqrt(0.5)
+                table[:, at : at + node.size] = (column[:, None] == np.arange(node.size)) * math.sqrt(0.5)
                 at += node.size
             else:
                 table[:, at] = np.where(np.isnan(column), 0.5, column)
@@ -268,10 +258,7 @@ class Space:
     def first(self) -> Array:
         """The genotype at which a study starts: the defaults where they exist, otherwise the middle, shape
         (p,)."""
-        middle = [
-            0.0 if node.is_categorical else float(node.snap(np.array([0.5]))[0])
-            for node in self.nodes
-        ]
+        middle = [0.0 if node.is_categorical else float(node.snap(np.array([0.5]))[0]) for node in self.nodes]
         defaults = [node.parameter.default for node in self.nodes]
         return np.array(
             [

@@ -27,10 +27,7 @@ class _Axes(Struct, frozen=True):
         """Return (step or nanoseconds, objective) of each measurement, ascending. A larger objective is
         better."""
         return sorted(
-            (
-                measurement.elapsed if self.use_elapsed else measurement.step,
-                score(self.metric, value),
-            )
+            (measurement.elapsed if self.use_elapsed else measurement.step, score(self.metric, value))
             for measurement in curve.measurements
             if (value := measurement.value(self.metric.id)) is not None
         )
@@ -67,9 +64,7 @@ def decide_all(
     return tuple(_decide(axes, known[number], others) for number in numbers)
 
 
-def _decide(
-    axes: _Axes, trial: Curve, others: Sequence[tuple[list[float], list[float]]]
-) -> StoppingVerdict:
+def _decide(axes: _Axes, trial: Curve, others: Sequence[tuple[list[float], list[float]]]) -> StoppingVerdict:
     from statistics import median  # Imported here, because few services stop trials.
 
     if trial.is_over:

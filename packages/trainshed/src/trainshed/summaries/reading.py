@@ -137,9 +137,7 @@ def run_of(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def read_new_data(
-    directory: Directory, known: Mapping[str, FileProgress], since: float
-) -> Iterator[Piece]:
+def read_new_data(directory: Directory, known: Mapping[str, FileProgress], since: float) -> Iterator[Piece]:
     """Yield new data since the positions `known` (by path). Blocking. Raises OSError. If only some files
     fail, the error is raised after the other files were read.
 
@@ -162,9 +160,7 @@ def read_new_data(
             continue
         try:
             with directory.open(file) as opened:
-                if progress is not None and (
-                    is_due or progress.digest != _digest(opened, progress.offset)
-                ):
+                if progress is not None and (is_due or progress.digest != _digest(opened, progress.offset)):
                     # Read the file again from its start. Also read the later files of the run again, because
                     # they contain later values.
                     rewritten.add(run_of(file.path))
@@ -178,9 +174,7 @@ def read_new_data(
         raise failure
 
 
-def _read(
-    file: EventFile, opened: BinaryIO, progress: FileProgress, since: float
-) -> Iterator[Piece]:
+def _read(file: EventFile, opened: BinaryIO, progress: FileProgress, since: float) -> Iterator[Piece]:
     scalars: list[Scalar] = []
     begun, offset = progress.begun, progress.offset
     reported = offset

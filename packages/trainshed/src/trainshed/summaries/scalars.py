@@ -64,10 +64,7 @@ def _event(record: bytes) -> Any | None:
 def _number(value: Any) -> float | None:
     if value.HasField("simple_value"):
         return value.simple_value
-    if not value.HasField("tensor") or value.metadata.plugin_data.plugin_name not in (
-        b"",
-        _SCALARS,
-    ):
+    if not value.HasField("tensor") or value.metadata.plugin_data.plugin_name not in (b"", _SCALARS):
         return None
     return _tensor_number(value.tensor)
 

@@ -27,9 +27,7 @@ _PLAIN: Final = re.compile(r"[\w.:/@+-]+")
 class _About(logging.LoggerAdapter[logging.Logger]):
     """A log whose messages all start with the name of the same subject."""
 
-    def process(
-        self, msg: Any, kwargs: MutableMapping[str, Any]
-    ) -> tuple[Any, MutableMapping[str, Any]]:
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         fields = self.extra or {}
         subject = " ".join(f"{key} {value}" for key, value in fields.items())
         # Escape percent signs, because the message is a format string. A percent sign in the subject would
@@ -49,12 +47,7 @@ def about(
     return _About(log, fields)
 
 
-OWN_DISTRIBUTIONS: Final = (
-    "trainshed",
-    "trainshed_cluster",
-    "trainshed_console",
-    "trainshed_tracking",
-)
+OWN_DISTRIBUTIONS: Final = ("trainshed", "trainshed_cluster", "trainshed_console", "trainshed_tracking")
 """Names of the service's own distribution packages."""
 
 

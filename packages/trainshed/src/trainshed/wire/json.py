@@ -104,9 +104,7 @@ def to_public(message: Message, *, enums_as_ints: bool = False) -> dict[str, Any
     from google.protobuf import json_format
 
     return _restore_integers(
-        json_format.MessageToDict(
-            message, use_integers_for_enums=enums_as_ints, descriptor_pool=pool.TYPES
-        )
+        json_format.MessageToDict(message, use_integers_for_enums=enums_as_ints, descriptor_pool=pool.TYPES)
     )
 
 
@@ -128,9 +126,7 @@ def render(public: Mapping[str, Any]) -> bytes:
     return _encode_sorted(public)
 
 
-def from_public(
-    full_name: str, value: Mapping[str, Any], *, keep_output_only: bool = True
-) -> Message:
+def from_public(full_name: str, value: Mapping[str, Any], *, keep_output_only: bool = True) -> Message:
     """Read a message from its public JSON form, as returned by `to_public` or sent by a client.
 
     `full_name`: for example `google.cloud.aiplatform.v1.CustomJob`. Without `keep_output_only`, output-only
@@ -253,9 +249,7 @@ class Walk:
         for key, value in raw.items():
             field = plan.by_key.get(key)
             if field is None:
-                self._reject_key(
-                    key, path, f"Cannot find field.{self._misplacement_hint(key, plan, path)}"
-                )
+                self._reject_key(key, path, f"Cannot find field.{self._misplacement_hint(key, plan, path)}")
                 continue
             if field.output_only and not self._keep_output_only:
                 continue
@@ -300,9 +294,7 @@ class Walk:
                     setattr(message, field.name, value.read(self._convert(value, raw)))
                 except plans.UnreadableValue as error:
                     if value.enum_names is not None:
-                        self.unknown_enums.append(
-                            UnknownEnum(message, field.name, (*value.enum_names,))
-                        )
+                        self.unknown_enums.append(UnknownEnum(message, field.name, (*value.enum_names,)))
                     self._reject_single(field, raw, key, prefix, str(error))
                 return
             if isinstance(raw, list) and value.message.full_name not in _LIST_TYPES:
@@ -327,9 +319,7 @@ class Walk:
         else:
             self._reject_value(prefix + field.name, f"map of {value.label}", raw)
 
-    def _reject_single(
-        self, field: Field, raw: Any, key: str, prefix: str, reason: str = ""
-    ) -> None:
+    def _reject_single(self, field: Field, raw: Any, key: str, prefix: str, reason: str = "") -> None:
         if isinstance(raw, list):
             self._reject_key(key, prefix[:-1], "Proto field is not repeating, cannot start list.")
         elif isinstance(raw, dict) and field.value.message is None:
@@ -350,9 +340,7 @@ class Walk:
         for text, element in raw.items():
             where = f"{path}[{json.dumps(text)}]"
             try:
-                key = key_type.read(
-                    {"true": True, "false": False}[text] if key_type.is_bool else text
-                )
+                key = key_type.read({"true": True, "false": False}[text] if key_type.is_bool else text)
             except (plans.UnreadableValue, KeyError):
                 self._reject_value(where, key_type.label, text)
                 continue
@@ -391,13 +379,9 @@ class Walk:
             # form, which allows deeper lists.
             remaining = MAX_DEPTH - self._depth
             depth = MAX_DEPTH if self._keep_output_only else remaining * 2 // _LEVELS_PER_VALUE
-            json_format.ParseDict(
-                raw, message, descriptor_pool=pool.TYPES, max_recursion_depth=depth
-            )
+            json_format.ParseDict(raw, message, descriptor_pool=pool.TYPES, max_recursion_depth=depth)
         except Exception as error:  # Reject the client's value, which is the only possible cause.
-            text = (
-                str(error) if plan.full_name not in _TIME_ERRORS else _TIME_ERRORS[plan.full_name]
-            )
+            text = str(error) if plan.full_name not in _TIME_ERRORS else _TIME_ERRORS[plan.full_name]
             self._reject_value(path, f"type.googleapis.com/{plan.full_name}", raw, text)
 
     def _has_too_many(self, entries: Sized, path: str) -> bool:
@@ -416,8 +400,7 @@ class Walk:
         # valid UTF-8.
         name = key[:_MAX_EXCERPT].encode(errors="replace").decode()
         self._reject(
-            f"{path}.{name}" if path else name,
-            f'{_PAYLOAD_PREFIX}Unknown name "{name}"{where}: {reason}',
+            f"{path}.{name}" if path else name, f'{_PAYLOAD_PREFIX}Unknown name "{name}"{where}: {reason}'
         )
 
     def _reject_value(self, path: str, label: str, raw: Any, reason: str = "") -> None:

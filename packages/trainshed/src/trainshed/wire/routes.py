@@ -28,9 +28,7 @@ from trainshed.wire.status import Violation, WireError
 _ADDED_PATHS: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = tomllib.loads(
     Path(__file__).with_name("added_paths.toml").read_text("utf-8")
 )
-MIXIN_SERVICES: Final = frozenset(
-    rpc.rpartition(".")[0] for rpc, *_ in _ADDED_PATHS["aiplatform_v1"]
-)
+MIXIN_SERVICES: Final = frozenset(rpc.rpartition(".")[0] for rpc, *_ in _ADDED_PATHS["aiplatform_v1"])
 """Services whose annotations contain paths that this service does not serve. REST clients of Vertex try their
 paths below /ui/ before those below /v1/."""
 # Parameters of the protocol, not of a method. They may start with `$`.
@@ -92,9 +90,7 @@ class Route(Struct, frozen=True):
 
 @cache
 def _rpcs() -> Mapping[pool.Api, tuple[Rpc, ...]]:
-    return msgspec.json.decode(
-        pool.read_data("calls.json.gz"), type=dict[pool.Api, tuple[Rpc, ...]]
-    )
+    return msgspec.json.decode(pool.read_data("calls.json.gz"), type=dict[pool.Api, tuple[Rpc, ...]])
 
 
 def rpcs(api: pool.Api) -> Mapping[str, Rpc]:
@@ -113,9 +109,7 @@ def routes(api: pool.Api) -> tuple[Route, ...]:
         for binding in rpc.bindings
     ]
     bindings += [(by_name[name], *binding) for name, *binding in _ADDED_PATHS.get(api, ())]
-    return tuple(
-        Route(api, rpc, verb, Template.parse(path), body) for rpc, verb, path, body in bindings
-    )
+    return tuple(Route(api, rpc, verb, Template.parse(path), body) for rpc, verb, path, body in bindings)
 
 
 @cache
@@ -152,9 +146,7 @@ def bind(
     for name, text in variables.items():
         _set_variable(message, name, text)
     if violations or walk.violations:
-        raise WireError(
-            (*walk.violations, *violations), message, unknown_enums=tuple(walk.unknown_enums)
-        )
+        raise WireError((*walk.violations, *violations), message, unknown_enums=tuple(walk.unknown_enums))
     return message
 
 
@@ -165,9 +157,7 @@ def has_numeric_enums(query: Iterable[tuple[str, str]]) -> bool:
     return bool(alts) and "enum-encoding=int" in alts[-1]
 
 
-def _tree(
-    plan: Plan, query: list[tuple[str, str]], body: str, violations: list[Violation]
-) -> dict[str, Any]:
+def _tree(plan: Plan, query: list[tuple[str, str]], body: str, violations: list[Violation]) -> dict[str, Any]:
     """Return the JSON object that dotted query parameters form. Parameters for fields of the body are added
     to `violations`."""
     root: dict[str, Any] = {}

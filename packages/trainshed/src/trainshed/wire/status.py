@@ -116,9 +116,7 @@ class WireError(ValueError):
 class CallRejected(Exception):
     """A call within the process was rejected. The exception contains the error for the caller."""
 
-    def __init__(
-        self, code: StatusCode, message: str, violations: tuple[Violation, ...] = ()
-    ) -> None:
+    def __init__(self, code: StatusCode, message: str, violations: tuple[Violation, ...] = ()) -> None:
         super().__init__(message)
         self.code = code
         self.violations = violations
@@ -142,9 +140,7 @@ def status_message(
     status = pool.message_class("google.rpc.Status")(code=code.number, message=message)
     details: list[Message] = []
     if reason:
-        details.append(
-            pool.message_class("google.rpc.ErrorInfo")(reason=reason, domain="googleapis.com")
-        )
+        details.append(pool.message_class("google.rpc.ErrorInfo")(reason=reason, domain="googleapis.com"))
     listed = [{"field": v.field, "description": v.description} for v in violations]
     if listed:
         details.append(pool.message_class("google.rpc.BadRequest")(field_violations=listed))

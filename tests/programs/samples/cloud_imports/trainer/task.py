@@ -42,9 +42,7 @@ def main():
     except NotFound as error:
         print("no models", error)
     df = load_data(args.source)
-    model = HistGradientBoostingClassifier(max_iter=10).fit(
-        df.drop(columns="species"), df["species"]
-    )
+    model = HistGradientBoostingClassifier(max_iter=10).fit(df.drop(columns="species"), df["species"])
     export_model(model, os.environ["AIP_MODEL_DIR"])
     logging.info("model exported")
 

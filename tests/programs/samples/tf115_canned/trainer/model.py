@@ -24,23 +24,7 @@ CSV_COLUMNS = [
     "native_country",
     "income_bracket",
 ]
-CSV_COLUMN_DEFAULTS = [
-    [0],
-    [""],
-    [0],
-    [""],
-    [0],
-    [""],
-    [""],
-    [""],
-    [""],
-    [""],
-    [0],
-    [0],
-    [0],
-    [""],
-    [""],
-]
+CSV_COLUMN_DEFAULTS = [[0], [""], [0], [""], [0], [""], [""], [""], [""], [""], [0], [0], [0], [""], [""]]
 LABEL_COLUMN = "income_bracket"
 LABELS = [" <=50K", " >50K"]
 UNUSED_COLUMNS = {"fnlwgt", "race", LABEL_COLUMN}

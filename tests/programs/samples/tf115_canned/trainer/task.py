@@ -37,8 +37,7 @@ def train_and_maybe_evaluate(hparams):
     estimator = model.build_estimator(
         embedding_size=hparams.embedding_size,
         hidden_units=[
-            max(2, int(hparams.first_layer_size * hparams.scale_factor**i))
-            for i in range(hparams.num_layers)
+            max(2, int(hparams.first_layer_size * hparams.scale_factor**i)) for i in range(hparams.num_layers)
         ],
         config=run_config,
     )
@@ -72,9 +71,7 @@ if __name__ == "__main__":
     parser.add_argument("--train-steps", default=100, type=int)
     parser.add_argument("--eval-steps", default=5, type=int)
     parser.add_argument("--export-format", choices=["JSON", "CSV"], default="JSON")
-    parser.add_argument(
-        "--verbosity", choices=["DEBUG", "ERROR", "FATAL", "INFO", "WARN"], default="INFO"
-    )
+    parser.add_argument("--verbosity", choices=["DEBUG", "ERROR", "FATAL", "INFO", "WARN"], default="INFO")
     args, _ = parser.parse_known_args()
 
     tf.compat.v1.logging.set_verbosity(args.verbosity)

@@ -15,10 +15,7 @@ import tensorflow as tf
 def parse(record):
     parsed = tf.io.parse_single_example(
         record,
-        {
-            "image": tf.io.FixedLenFeature([64], tf.float32),
-            "label": tf.io.FixedLenFeature([], tf.int64),
-        },
+        {"image": tf.io.FixedLenFeature([64], tf.float32), "label": tf.io.FixedLenFeature([], tf.int64)},
     )
     return {"image": parsed["image"]}, parsed["label"]
 
@@ -62,10 +59,7 @@ def serving_input_fn():
 
 def main(_):
     print("TF_CONFIG", json.loads(os.environ.get("TF_CONFIG", "{}")).get("task"))
-    params = {
-        "hidden_units": [int(n) for n in FLAGS.hidden_units.split(",")],
-        "learning_rate": FLAGS.lr,
-    }
+    params = {"hidden_units": [int(n) for n in FLAGS.hidden_units.split(",")], "learning_rate": FLAGS.lr}
     config = tf.estimator.RunConfig(
         model_dir=FLAGS.job_dir, save_checkpoints_secs=10, save_summary_steps=50, tf_random_seed=1
     )

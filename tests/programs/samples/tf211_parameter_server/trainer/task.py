@@ -30,9 +30,7 @@ strategy = tf.distribute.ParameterServerStrategy(
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
 with strategy.scope():
-    model = tf.keras.Sequential(
-        [tf.keras.layers.Dense(4, activation="relu"), tf.keras.layers.Dense(1)]
-    )
+    model = tf.keras.Sequential([tf.keras.layers.Dense(4, activation="relu"), tf.keras.layers.Dense(1)])
     model.build((None, 3))
     optimizer = tf.keras.optimizers.legacy.SGD(0.05)
 

@@ -8,10 +8,7 @@ import tensorflow_transform as tft
 import tensorflow_transform.beam as tft_beam
 from tensorflow_transform.tf_metadata import dataset_metadata, schema_utils
 
-FEATURES = {
-    "text": tf.io.FixedLenFeature([], tf.string),
-    "label": tf.io.FixedLenFeature([], tf.int64),
-}
+FEATURES = {"text": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
 METADATA = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(FEATURES))
 
 

@@ -33,17 +33,13 @@ def create_model(input_dim, learning_rate):
             Dense(1),
         ]
     )
-    model.compile(
-        loss="mse", optimizer=tf.keras.optimizers.RMSprop(lr=learning_rate), metrics=["mae"]
-    )
+    model.compile(loss="mse", optimizer=tf.keras.optimizers.RMSprop(lr=learning_rate), metrics=["mae"])
     return model
 
 
 def train_and_evaluate(args):
     x, y = load(args.train_file)
-    dataset = (
-        tf.data.Dataset.from_tensor_slices((x.values, y.values)).shuffle(100).batch(args.batch_size)
-    )
+    dataset = tf.data.Dataset.from_tensor_slices((x.values, y.values)).shuffle(100).batch(args.batch_size)
     model = create_model(x.shape[1], args.learning_rate)
     model.summary()
     lr_decay = tf.keras.callbacks.LearningRateScheduler(

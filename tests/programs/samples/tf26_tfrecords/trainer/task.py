@@ -17,17 +17,12 @@ class ReportToTuner(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.hpt.report_hyperparameter_tuning_metric(
-            hyperparameter_metric_tag="epoch_accuracy",
-            metric_value=logs["accuracy"],
-            global_step=epoch,
+            hyperparameter_metric_tag="epoch_accuracy", metric_value=logs["accuracy"], global_step=epoch
         )
 
 
 def dataset(pattern):
-    spec = {
-        "image": tf.io.FixedLenFeature([64], tf.float32),
-        "label": tf.io.FixedLenFeature([], tf.int64),
-    }
+    spec = {"image": tf.io.FixedLenFeature([64], tf.float32), "label": tf.io.FixedLenFeature([], tf.int64)}
 
     def parse(batch):
         parsed = tf.io.parse_example(batch, spec)

@@ -22,6 +22,4 @@ def load_data(path, test_split, seed, batch_size):
     torch.manual_seed(seed)
     test_size = int(test_split * len(dataset))
     train, test = random_split(dataset, [len(dataset) - test_size, test_size])
-    return DataLoader(train, batch_size=batch_size, shuffle=True), DataLoader(
-        test, batch_size=batch_size
-    )
+    return DataLoader(train, batch_size=batch_size, shuffle=True), DataLoader(test, batch_size=batch_size)

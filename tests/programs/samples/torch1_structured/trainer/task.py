@@ -47,13 +47,9 @@ def main():
         net.eval()
         with torch.no_grad():
             total = sum(criterion(net(x.to(device)), y.to(device)).item() for x, y in test_loader)
-        print(
-            "epoch {} loss {:.4f} test {:.4f}".format(epoch, loss.item(), total / len(test_loader))
-        )
+        print("epoch {} loss {:.4f} test {:.4f}".format(epoch, loss.item(), total / len(test_loader)))
         hypertune.HyperTune().report_hyperparameter_tuning_metric(
-            hyperparameter_metric_tag="test_loss",
-            metric_value=total / len(test_loader),
-            global_step=epoch,
+            hyperparameter_metric_tag="test_loss", metric_value=total / len(test_loader), global_step=epoch
         )
     torch.save(net.state_dict(), "model.pt")
     if args.job_dir:

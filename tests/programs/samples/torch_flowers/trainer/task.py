@@ -32,9 +32,7 @@ def loaders(data_dir, batch_size):
     }
     sets = {phase: datasets.ImageFolder(data_dir, transform[phase]) for phase in ("train", "val")}
     return sets["train"].classes, {
-        phase: torch.utils.data.DataLoader(
-            sets[phase], batch_size=batch_size, shuffle=True, num_workers=2
-        )
+        phase: torch.utils.data.DataLoader(sets[phase], batch_size=batch_size, shuffle=True, num_workers=2)
         for phase in sets
     }
 

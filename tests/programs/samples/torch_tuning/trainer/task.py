@@ -18,9 +18,7 @@ args = parser.parse_args()
 images, labels = load_digits(return_X_y=True)
 x, x_test, y, y_test = train_test_split(np.float32(images / 16), labels, random_state=0)
 x, x_test, y = torch.tensor(x), torch.tensor(x_test), torch.tensor(y)
-net = torch.nn.Sequential(
-    torch.nn.Linear(64, args.hidden), torch.nn.ReLU(), torch.nn.Linear(args.hidden, 10)
-)
+net = torch.nn.Sequential(torch.nn.Linear(64, args.hidden), torch.nn.ReLU(), torch.nn.Linear(args.hidden, 10))
 optimizer = torch.optim.Adam(net.parameters(), lr=args.lr)
 for epoch in range(args.epochs):
     for batch in torch.randperm(len(x)).split(64):
@@ -35,7 +33,5 @@ for epoch in range(args.epochs):
 with tempfile.TemporaryDirectory() as directory:
     path = os.path.join(directory, "model.pt")
     torch.save(net.state_dict(), path)
-    blob = storage.Blob.from_string(
-        os.environ["AIP_MODEL_DIR"] + "model.pt", client=storage.Client()
-    )
+    blob = storage.Blob.from_string(os.environ["AIP_MODEL_DIR"] + "model.pt", client=storage.Client())
     blob.upload_from_filename(path)

@@ -26,9 +26,7 @@ class HPTuneCallback(TrainerCallback):
 
 
 def compute_metrics(prediction):
-    return {
-        "accuracy": accuracy_score(prediction.label_ids, np.argmax(prediction.predictions, axis=1))
-    }
+    return {"accuracy": accuracy_score(prediction.label_ids, np.argmax(prediction.predictions, axis=1))}
 
 
 def main():
@@ -39,9 +37,7 @@ def main():
     args = parser.parse_args()
     data = utils.load(args.data)
     tokenizer = utils.tokenizer(data["train"]["text"])
-    data = data.map(
-        lambda batch: tokenizer(batch["text"], truncation=True, max_length=16), batched=True
-    )
+    data = data.map(lambda batch: tokenizer(batch["text"], truncation=True, max_length=16), batched=True)
     config = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=32,

@@ -9,15 +9,9 @@ def tokenizer(texts):
     raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    raw.train_from_iterator(
-        texts, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special)
-    )
+    raw.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special))
     return PreTrainedTokenizerFast(
-        tokenizer_object=raw,
-        unk_token="[UNK]",
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
+        tokenizer_object=raw, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]"
     )
 
 

@@ -30,9 +30,7 @@ def get_data():
 
 
 def train_model(X_train, X_test, y_train, y_test):
-    model = xgb.XGBClassifier(
-        n_estimators=args.rounds, max_depth=4, learning_rate=0.3, eval_metric="auc"
-    )
+    model = xgb.XGBClassifier(n_estimators=args.rounds, max_depth=4, learning_rate=0.3, eval_metric="auc")
     model.fit(X_train, y_train, eval_set=[(X_test, y_test)], verbose=5)
     return model
 

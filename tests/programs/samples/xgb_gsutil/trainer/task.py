@@ -10,9 +10,7 @@ BUCKET = sys.argv[sys.argv.index("--bucket") + 1]
 
 # Download the data
 data_dir = "gs://{}/iris/data".format(BUCKET)
-subprocess.check_call(
-    ["gsutil", "-m", "cp", os.path.join(data_dir, "*.csv"), "."], stderr=sys.stdout
-)
+subprocess.check_call(["gsutil", "-m", "cp", os.path.join(data_dir, "*.csv"), "."], stderr=sys.stdout)
 print(sorted(os.listdir(".")))
 
 # Load it into pandas, then into XGBoost's own matrix

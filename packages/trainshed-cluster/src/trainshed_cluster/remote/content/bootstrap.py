@@ -124,8 +124,7 @@ def _files() -> Iterator[tuple[str, Path]]:
         spec = importlib.util.find_spec(library)
         if spec is None or not spec.submodule_search_locations:
             raise FileNotFoundError(
-                f"the Python package {library} is not installed as a directory, so it cannot be sent to "
-                "nodes"
+                f"the Python package {library} is not installed as a directory, so it cannot be sent to nodes"
             )
         files += _below(Path(spec.submodule_search_locations[0]), library)
     yield from files

@@ -104,9 +104,7 @@ class NodeCache:
             return handle
         with self._units.lock_unit(unit.path):
             record = self._units.record(unit.path)
-            is_there = (
-                record is not None and record.digest == unit.digest and Path(unit.path).is_dir()
-            )
+            is_there = record is not None and record.digest == unit.digest and Path(unit.path).is_dir()
             if not is_there and not (record is None and self._units.is_finished(unit)):
                 self._require_removable(unit)
                 self._fetch(unit, stream)

@@ -19,8 +19,7 @@ from trainshed_cluster.remote.content.references import find_references
 
 _SOURCES = os.pathsep.join(
     dict.fromkeys(
-        os.path.realpath(Path(package.__path__[0]).parent)
-        for package in (trainshed_cluster, trainshed)
+        os.path.realpath(Path(package.__path__[0]).parent) for package in (trainshed_cluster, trainshed)
     )
 )
 """Module search path of the process that packs a directory for a node. It excludes site-packages, so that the
@@ -74,9 +73,7 @@ class Library:
         interpreters: Returns the prefixes of Pythons that do not belong to the system. Called in threads.
     """
 
-    def __init__(
-        self, roots: Sequence[Path], interpreters: Callable[[], Collection[Path]] = tuple
-    ) -> None:
+    def __init__(self, roots: Sequence[Path], interpreters: Callable[[], Collection[Path]] = tuple) -> None:
         self._roots = tuple(root.absolute() for root in roots)
         self._interpreters = interpreters
         self._units: dict[Path, tuple[tuple[int, ...], Unit, tuple[str, ...]]] = {}
@@ -148,11 +145,7 @@ class Library:
             # packages were installed without changing the directory's time. Drop the cached identity, so that
             # the next request computes it again.
             self._units.pop(unit_path.path, None)
-        if (
-            unit_path is None
-            or str(unit_path.path) != path
-            or (granted is not None and path not in granted)
-        ):
+        if unit_path is None or str(unit_path.path) != path or (granted is not None and path not in granted):
             raise ContentRefused(f"this service does not send {path} to its nodes")
         return unit_path
 

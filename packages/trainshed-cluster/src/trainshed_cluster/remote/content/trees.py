@@ -28,11 +28,7 @@ PIECE = 1 << 16
 """Size in bytes of reads and writes."""
 _BYTECODE = "__pycache__"
 _SITES = ("site-packages", "dist-packages")
-_TYPES = {
-    stat.S_IFDIR: tarfile.DIRTYPE,
-    stat.S_IFLNK: tarfile.SYMTYPE,
-    stat.S_IFIFO: tarfile.FIFOTYPE,
-}
+_TYPES = {stat.S_IFDIR: tarfile.DIRTYPE, stat.S_IFLNK: tarfile.SYMTYPE, stat.S_IFIFO: tarfile.FIFOTYPE}
 _WHOLE, _FAILED = b"+", b"-"
 """First byte of the content of the last entry: `_WHOLE` if the sender succeeded, `_FAILED` if it failed."""
 _BROKEN = "the transfer ended early; the service's log may contain the reason"

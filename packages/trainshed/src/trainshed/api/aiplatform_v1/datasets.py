@@ -36,12 +36,7 @@ from trainshed.core.datasets.records import (
 from trainshed.core.errors import Aborted, InvalidRequest, Violation
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.input_data import read_export
-from trainshed.core.specs.syntax import (
-    bucket_path_fault,
-    check_texts,
-    read_display_name,
-    read_labels,
-)
+from trainshed.core.specs.syntax import bucket_path_fault, check_texts, read_display_name, read_labels
 from trainshed.core.units import Nanos
 from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
@@ -99,9 +94,7 @@ async def import_(call: Call, request: Any) -> Message:
 
     def with_files(current: Dataset) -> Dataset:
         read_imports(current, request.import_configs)
-        return replace(
-            current, files=(*current.files, *added), updated=max(now, current.updated + 1000)
-        )
+        return replace(current, files=(*current.files, *added), updated=max(now, current.updated + 1000))
 
     return await KIND.change(
         call, name, with_files, OperationKind.IMPORT, lambda _: message("ImportDataResponse")
@@ -175,9 +168,7 @@ def read_new(dataset_message: Any, name: DatasetName, now: Nanos) -> Dataset:
         dataset.fault("metadata", f"The metadata may have at most {MAX_METADATA} bytes.")
     files = _read_tables(dataset, metadata) if kind is not None and kind.is_table else ()
     if kind is not None and not kind.is_table and "inputConfig" in _mapping(metadata):
-        dataset.fault(
-            "metadata", f"A {kind} dataset has no inputConfig. Add files with ImportData."
-        )
+        dataset.fault("metadata", f"A {kind} dataset has no inputConfig. Add files with ImportData.")
     if dataset.is_set("encryptionSpec"):
         dataset.fault("encryptionSpec", "Keys of customers are not supported. Omit the field.")
     dataset.faults.refuse()
@@ -200,9 +191,7 @@ def _read_kind(dataset: Section) -> DatasetKind | None:
     kind = KINDS_BY_SCHEMA.get(uri)
     if kind is None:
         fault = f"{uri!r} is not a known schema" if uri else "The schema must be set"
-        dataset.fault(
-            "metadataSchemaUri", f"{fault}. Use one of {', '.join(KINDS_BY_SCHEMA)}. {OTHERWISE}"
-        )
+        dataset.fault("metadataSchemaUri", f"{fault}. Use one of {', '.join(KINDS_BY_SCHEMA)}. {OTHERWISE}")
     return kind
 
 
@@ -228,8 +217,7 @@ def _read_tables(dataset: Section, metadata: Any) -> tuple[DataFiles, ...]:
 def _check_uris(section: Section, field: str, uris: tuple[str, ...]) -> None:
     if len(uris) > MAX_FILES:
         section.fault(
-            field,
-            f"{len(uris)} file names exceed the limit of {MAX_FILES}. Use a * to match many files.",
+            field, f"{len(uris)} file names exceed the limit of {MAX_FILES}. Use a * to match many files."
         )
     for index, uri in enumerate(uris):
         fault = bucket_path_fault(uri, needs_object=True)
@@ -271,9 +259,7 @@ def read_imports(record: Dataset, configs: Iterable[Any]) -> tuple[tuple[str, Da
         if not uris:
             source.fault("uris", "Set at least one file, gs://BUCKET/PATH.")
         _check_uris(source, "uris", uris)
-        labels = read_labels(
-            Section({"labels": section.values.get("dataItemLabels")}, section.path, faults)
-        )
+        labels = read_labels(Section({"labels": section.values.get("dataItemLabels")}, section.path, faults))
         schema = section.text("importSchemaUri")
         file_format = FORMATS.get(schema)
         if file_format is None or file_format.kind is not record.kind:
@@ -292,16 +278,13 @@ def read_imports(record: Dataset, configs: Iterable[Any]) -> tuple[tuple[str, Da
     count = sum(len(files.uris) for files in (*record.files, *(files for _, files in imports)))
     if count > MAX_FILES:
         faults.add(
-            "import_configs",
-            f"The dataset would have {count} file names. At most {MAX_FILES} are allowed.",
+            "import_configs", f"The dataset would have {count} file names. At most {MAX_FILES} are allowed."
         )
     faults.refuse()
     return tuple(imports)
 
 
-def apply_update(
-    record: Dataset, dataset_message: Any, fields: tuple[str, ...], now: Nanos
-) -> Dataset:
+def apply_update(record: Dataset, dataset_message: Any, fields: tuple[str, ...], now: Nanos) -> Dataset:
     """Return the dataset with the updated fields. Raises InvalidRequest with all errors, and Aborted for an
     outdated etag."""
     if dataset_message.etag not in ("", record.etag):

@@ -23,12 +23,7 @@ from trainshed.api.calls.paging import list_jobs, page_size
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.registry import Checks
 from trainshed.api.calls.services import Services, Spec
-from trainshed.api.filters.jobs import (
-    NO_ADDITIONAL_FIELDS,
-    AdditionalFields,
-    States,
-    compile_job_filter,
-)
+from trainshed.api.filters.jobs import NO_ADDITIONAL_FIELDS, AdditionalFields, States, compile_job_filter
 from trainshed.api.resources.jobs import (
     RESOURCE_NAMES,
     add_to_trials,
@@ -40,12 +35,7 @@ from trainshed.api.resources.jobs import (
     require_kind,
     with_link,
 )
-from trainshed.api.resources.submission import (
-    BucketUse,
-    check_and_parse,
-    new_vertex_job,
-    store_works,
-)
+from trainshed.api.resources.submission import BucketUse, check_and_parse, new_vertex_job, store_works
 from trainshed.core.errors import Violation
 from trainshed.core.job import JobDraft
 from trainshed.core.lifecycle.records import Job
@@ -133,9 +123,7 @@ def handlers(kind: JobKind[W], create: Handler) -> Handlers:
     return {f"{V1}.{kind.service}.{method}": handler for method, handler in methods.items()}
 
 
-def check(
-    field: str, call: Call, request: Any, further: tuple[Violation, ...] = ()
-) -> JobDraft[Any]:
+def check(field: str, call: Call, request: Any, further: tuple[Violation, ...] = ()) -> JobDraft[Any]:
     """Return the job that `field` of a create request contains. Raises InvalidRequest with all errors,
     including `further`, which contains the errors that the caller has already found."""
     services, key = call.services, _SPECS[field]
@@ -245,9 +233,7 @@ async def create_custom_job(call: Call, request: Any) -> Message:
             # Check the request before the run is created, because a rejected request must not create a run.
             await requested_job(_CUSTOM_FIELD, call, request)
             run = await stack.enter_async_context(tracking.create_run(spec.experiment))
-            spec.experiment_run = public_field(call, request, _CUSTOM_FIELD)["jobSpec"][
-                "experimentRun"
-            ] = run
+            spec.experiment_run = public_field(call, request, _CUSTOM_FIELD)["jobSpec"]["experimentRun"] = run
         draft = await requested_job(_CUSTOM_FIELD, call, request)
         public = public_field(call, request, _CUSTOM_FIELD)
         job = new_vertex_job(call.services, known_location(request.parent), draft, public)
@@ -289,9 +275,7 @@ async def _tuning_job(call: Call, job: TuningJob, in_list: bool) -> Message:
 
 
 _CUSTOM_JOBS: Final = JobKind(_SERVICE, Collection.CUSTOM_JOBS, Job, _custom_job, views.STATES)
-_TUNING_JOBS: Final = JobKind(
-    _SERVICE, Collection.TUNING_JOBS, TuningJob, _tuning_job, views.STATES
-)
+_TUNING_JOBS: Final = JobKind(_SERVICE, Collection.TUNING_JOBS, TuningJob, _tuning_job, views.STATES)
 HANDLERS: Final[Handlers] = {
     **handlers(_CUSTOM_JOBS, create_custom_job),
     **handlers(_TUNING_JOBS, create_tuning_job),

@@ -94,10 +94,7 @@ class Kind(Struct, Generic[N, R], frozen=True):
             f"List{self.plural or f'{self.noun}s'}": self.list,
             f"Delete{self.noun}": self.delete,
         }
-        return {
-            f"{V1}.{self.service}.{name}": method
-            for name, method in (common_methods | methods).items()
-        }
+        return {f"{V1}.{self.service}.{name}": method for name, method in (common_methods | methods).items()}
 
 
 def list_response(verb: str, plural: str, views: Iterable[Message], token: str = "") -> Message:

@@ -24,13 +24,7 @@ from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.resources.operations import finished_operation
 from trainshed.api.resources.submission import check_and_parse, compact_json
 from trainshed.core.datasets.plans import DirectoryCopy, Export, model_directory_name
-from trainshed.core.errors import (
-    AlreadyExists,
-    FailedPrecondition,
-    InvalidRequest,
-    NotFound,
-    Violation,
-)
+from trainshed.core.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound, Violation
 from trainshed.core.names import EvaluationName, JobUid, ModelName
 from trainshed.core.pipelines import ModelEvaluation, ModelVersion
 from trainshed.core.requests import Faults, Section
@@ -60,10 +54,7 @@ _VERSION_FIELDS: Final = ("version_description", "labels")
 
 _LISTING: Final = Listing[ModelVersion](
     "models",
-    {
-        "model": lambda record: record.name.model_id,
-        "display_name": lambda record: record.display_name,
-    },
+    {"model": lambda record: record.name.model_id, "display_name": lambda record: record.display_name},
     {
         "display_name": lambda record: record.display_name,
         "create_time": lambda record: record.created,
@@ -106,9 +97,7 @@ async def copy(call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
     services = call.services
     existing, further = await _parent_model(services, parent, request.parent_model)
-    source, unknown = await _find_version(
-        services, parent.project_id, request.source_model, "source_model"
-    )
+    source, unknown = await _find_version(services, parent.project_id, request.source_model, "source_model")
     faults = Faults()
     for violation in (*unknown, *further):
         faults.add(violation.field, violation.description)
@@ -154,9 +143,7 @@ async def update(call: Call, request: Any) -> Message:
     _check_update(request.update_mask.paths, request.model, version)
     paths, now = request.update_mask.paths, call.services.now()
 
-    def update_versions(
-        chosen: ModelVersion, versions: Sequence[ModelVersion]
-    ) -> Iterator[ModelVersion]:
+    def update_versions(chosen: ModelVersion, versions: Sequence[ModelVersion]) -> Iterator[ModelVersion]:
         for record in (chosen,) if version else versions:
             yield _apply_update(record, request.model, paths, now)
 
@@ -241,9 +228,7 @@ async def export(call: Call, request: Any) -> Message:
             "there again, or upload a new version."
         )
     directory = model_directory_name(record.display_name, services.exports.moment())
-    copy = DirectoryCopy(
-        f"{record.artifact_uri.rstrip('/')}/", f"{prefix.rstrip('/')}/{directory}/"
-    )
+    copy = DirectoryCopy(f"{record.artifact_uri.rstrip('/')}/", f"{prefix.rstrip('/')}/{directory}/")
     return await operations.export(services, name, target, Export(name.project_id, copy=copy))
 
 
@@ -254,13 +239,10 @@ def _check_export(public: Mapping[str, Any], record: ModelVersion) -> None:
     requested = config.text("exportFormatId")
     if requested and requested != _EXPORT_FORMAT:
         config.fault(
-            "exportFormatId",
-            f"The model does not support the format {requested!r}. Use {_EXPORT_FORMAT!r}.",
+            "exportFormatId", f"The model does not support the format {requested!r}. Use {_EXPORT_FORMAT!r}."
         )
     if config.is_set("imageDestination"):
-        config.fault(
-            "imageDestination", "Container images are not exported. Set only artifactDestination."
-        )
+        config.fault("imageDestination", "Container images are not exported. Set only artifactDestination.")
     destination = config.section("artifactDestination")
     prefix = destination.text("outputUriPrefix")
     fault = bucket_path_fault(prefix) if prefix else "Set a gs:// directory for the copy."
@@ -335,8 +317,7 @@ async def _find_version(
     if name.project_id != project:
         return None, (
             Violation(
-                field,
-                f"{name} does not belong to the project {project}. Use a model of this project.",
+                field, f"{name} does not belong to the project {project}. Use a model of this project."
             ),
         )
     return existing, ()
@@ -352,9 +333,7 @@ async def _parent_model(
     if version is None or version.name.location == parent.location:
         return version and version.name, faults
     return None, (
-        Violation(
-            "parent_model", f"{version.name} is not in {parent}. Use a model of this location."
-        ),
+        Violation("parent_model", f"{version.name} is not in {parent}. Use a model of this location."),
     )
 
 
@@ -398,9 +377,7 @@ def _initial_aliases(number: int) -> tuple[str, ...]:
     return (_DEFAULT_ALIAS,) if number == 1 else ()
 
 
-def _apply_update(
-    record: ModelVersion, model: Any, paths: Iterable[str], now: Nanos
-) -> ModelVersion:
+def _apply_update(record: ModelVersion, model: Any, paths: Iterable[str], now: Nanos) -> ModelVersion:
     public = json.loads(record.public_json)
     for path in paths:
         match path:
@@ -459,9 +436,7 @@ def _check_update(paths: Iterable[str], model: Any, version: str) -> None:
             "update_mask",
             f"{', '.join(wrong)} cannot be updated for {target_text}. Use {', '.join(allowed)}.",
         )
-    section = Section(
-        {"displayName": model.display_name, "labels": dict(model.labels)}, "model", faults
-    )
+    section = Section({"displayName": model.display_name, "labels": dict(model.labels)}, "model", faults)
     if "display_name" in fields:
         read_display_name(section)
     if "labels" in fields:
@@ -536,9 +511,7 @@ async def list_evaluations(call: Call, request: Any) -> Message:
     evaluations = await services.evaluations.list(below)
     page, token = await _EVALUATIONS.listing.page_of(evaluations, request, f"{model}@{number}")
     # Conversion runs in a thread, because each evaluation may be large.
-    views = await asyncio.to_thread(
-        lambda: [_evaluation_view(services, evaluation) for evaluation in page]
-    )
+    views = await asyncio.to_thread(lambda: [_evaluation_view(services, evaluation) for evaluation in page])
     return list_response("List", "ModelEvaluations", views, token)
 
 

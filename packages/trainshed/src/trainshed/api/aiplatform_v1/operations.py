@@ -64,13 +64,7 @@ async def list_(call: Call, request: Any) -> Message:
     rows = await call.services.reader.operations(request.name, after, max_rows + 1)
     verdicts = await Scan(passes, seconds=math.inf).judge(rows[:max_rows])
     passing = list(compress(rows, verdicts))
-    last = (
-        passing[size - 1]
-        if len(passing) > size
-        else rows[max_rows - 1]
-        if len(rows) > max_rows
-        else None
-    )
+    last = passing[size - 1] if len(passing) > size else rows[max_rows - 1] if len(rows) > max_rows else None
     return pool.message(
         "google.longrunning.ListOperationsResponse",
         operations=[await operation_view(call.services, row) for row in passing[:size]],
@@ -148,9 +142,7 @@ async def export(
 def _unfinished_view(record: Operation, services: Services | None = None) -> Any:
     """Return an operation's message without its response. If the operation waits for machines, the message
     contains the reason."""
-    view: Any = pool.message(
-        "google.longrunning.Operation", name=record.name, done=record.state.is_final
-    )
+    view: Any = pool.message("google.longrunning.Operation", name=record.name, done=record.state.is_final)
     metadata = _metadata(record)
     set_micros(metadata.generic_metadata.create_time, record.created)
     set_micros(metadata.generic_metadata.update_time, record.updated)

@@ -44,9 +44,7 @@ _RESOURCE: Final = f"{V1}.PersistentResource"
 _MAX_POOLS: Final = 10
 _UPDATABLE: Final = ("display_name", "labels", "resource_pools")
 _COUNT_PATH: Final = "resource_pools.replica_count"
-_NO_SCALING: Final = (
-    "Machines are not added or removed automatically. Omit the field and set replicaCount."
-)
+_NO_SCALING: Final = "Machines are not added or removed automatically. Omit the field and set replicaCount."
 _HOST_NETWORK: Final = "Jobs run in the network of their host. Omit the field."
 _UNSERVED: Final = {
     "network": _HOST_NETWORK,
@@ -109,9 +107,7 @@ async def update(call: Call, request: Any) -> Message:
     reserved."""
     services, sent = call.services, request.persistent_resource
     name = PersistentResourceName.parse(sent.name, of="persistent_resource.name")
-    paths = [
-        "resource_pools" if path == _COUNT_PATH else path for path in request.update_mask.paths
-    ]
+    paths = ["resource_pools" if path == _COUNT_PATH else path for path in request.update_mask.paths]
     fields = read_update_mask(paths, _UPDATABLE, sent)
     section = Section(wire_json.to_public(sent), "persistent_resource", Faults())
     check_texts(section, "displayName")
@@ -149,9 +145,7 @@ async def delete(call: Call, request: Any) -> Message:
 
     def change(current: PersistentResource, _: Used) -> PersistentResource:
         if current.deleted_by is not None:
-            raise FailedPrecondition(
-                f"{name} is already being deleted. Wait until the deletion finishes."
-            )
+            raise FailedPrecondition(f"{name} is already being deleted. Wait until the deletion finishes.")
         return replace(current, deleted_by=email)
 
     return await _change(call.services, OperationKind.DELETE, name, change)
@@ -167,10 +161,7 @@ HANDLERS: Final[Handlers] = {
 }
 _LISTING: Final = Listing[PersistentResource](
     "persistent resources",
-    {
-        "display_name": lambda record: record.display_name,
-        "state": lambda record: record.state.value,
-    },
+    {"display_name": lambda record: record.display_name, "state": lambda record: record.state.value},
     {},
 )
 
@@ -185,9 +176,7 @@ async def _change(
 
 async def _operation_response(services: Services, operation: Operation) -> Message:
     """Read an operation again, and return its current message. The operation may be unfinished."""
-    return await operations.operation_view(
-        services, await services.reader.operation(operation.name)
-    )
+    return await operations.operation_view(services, await services.reader.operation(operation.name))
 
 
 def _operation(services: Services, kind: OperationKind, name: PersistentResourceName) -> Operation:
@@ -237,9 +226,7 @@ def _read_new(sent: dict[str, Any], resource_id: str) -> tuple[ResourcePool, ...
     account = runtime.section("serviceAccountSpec").text("serviceAccount")
     if account:
         fault = service_account_fault(account)
-        advice = (
-            "Set serviceAccount in each job instead. Only enableCustomServiceAccount is supported."
-        )
+        advice = "Set serviceAccount in each job instead. Only enableCustomServiceAccount is supported."
         runtime.section("serviceAccountSpec").fault("serviceAccount", fault or advice)
     sections = list(section.sections("resourcePools"))
     if not 1 <= len(sections) <= _MAX_POOLS:
@@ -248,9 +235,7 @@ def _read_new(sent: dict[str, Any], resource_id: str) -> tuple[ResourcePool, ...
     pools: list[ResourcePool] = []
     for index, pool in enumerate(sections[:_MAX_POOLS]):
         if ids[index] in ids[:index]:
-            pool.fault(
-                "id", f"{ids[index]!r} is the ID of another pool. Use a different ID for each pool."
-            )
+            pool.fault("id", f"{ids[index]!r} is the ID of another pool. Use a different ID for each pool.")
         machine = read_machine(pool.section("machineSpec"), is_reducer=False)
         disk = worker_pool.read_disk(pool.section("diskSpec"), Api.VERTEX, machine.type)
         pools.append(ResourcePool(ids[index], machine, disk, _count(pool)))

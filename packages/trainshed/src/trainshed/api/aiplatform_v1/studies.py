@@ -66,9 +66,7 @@ async def look_up_study(call: Call, request: Any) -> Message:
     if not request.display_name:
         raise InvalidRequest((Violation("display_name", "The display name must be set."),))
     return views.study(
-        await call.services.studies.lookup_study(
-            parent.project_id, parent.location, request.display_name
-        )
+        await call.services.studies.lookup_study(parent.project_id, parent.location, request.display_name)
     )
 
 
@@ -142,9 +140,7 @@ async def complete_trial(call: Call, request: Any) -> Message:
     final: Measurement | None = None
     if request.HasField("final_measurement") and not is_infeasible:
         public = wire_json.to_public(request.final_measurement)
-        final = read_measurement(
-            study.spec, Section(public, "final_measurement", faults), final=True
-        )
+        final = read_measurement(study.spec, Section(public, "final_measurement", faults), final=True)
     faults.refuse()
 
     now = services.now()
@@ -195,11 +191,7 @@ async def find_trial(call: Call, text: str, field: str = "name") -> tuple[Study,
 def _remaining_trials(services: Services, study: Study, history: Sequence[Trial]) -> int:
     """Return how many more trials the study can have."""
     max_trials = services.settings.max_study_trials
-    return (
-        max(0, (max_trials or sys.maxsize) - len(history))
-        if study.state is StudyState.ACTIVE
-        else 0
-    )
+    return max(0, (max_trials or sys.maxsize) - len(history)) if study.state is StudyState.ACTIVE else 0
 
 
 def _study_full_error(services: Services, study: Study) -> FailedPrecondition:
@@ -252,8 +244,7 @@ async def suggest(call: Call, request: Any) -> Message:
         )
     if len(request.contexts) not in (0, count):
         wrong = (
-            f"The request has {len(request.contexts)} contexts for {count} suggestions. Send "
-            f"none or {count}."
+            f"The request has {len(request.contexts)} contexts for {count} suggestions. Send none or {count}."
         )
         raise InvalidRequest((Violation("contexts", wrong),))
     if not 1 <= count <= _MAX_SUGGESTIONS:
@@ -332,9 +323,7 @@ _STUDIES: Final = Kind(
 )
 """Lists return the newest study first."""
 HANDLERS: Final[Handlers] = {
-    **_STUDIES.handlers(
-        CreateStudy=create_study, LookupStudy=look_up_study, DeleteStudy=delete_study
-    ),
+    **_STUDIES.handlers(CreateStudy=create_study, LookupStudy=look_up_study, DeleteStudy=delete_study),
     f"{SERVICE}.CreateTrial": create_trial,
     f"{SERVICE}.GetTrial": get_trial,
     f"{SERVICE}.ListTrials": list_trials,

@@ -46,18 +46,9 @@ from trainshed.wire import json as wire_json
 from trainshed.wire import plans
 
 INPUTS_FIELD: Final = "training_task_inputs"
-_MESSAGES: Final[Mapping[Task, str]] = {
-    Task.CUSTOM: "CustomJobSpec",
-    Task.TUNING: "HyperparameterTuningJob",
-}
+_MESSAGES: Final[Mapping[Task, str]] = {Task.CUSTOM: "CustomJobSpec", Task.TUNING: "HyperparameterTuningJob"}
 _TUNING_FIELDS: Final = frozenset(
-    {
-        "study_spec",
-        "trial_job_spec",
-        "max_trial_count",
-        "parallel_trial_count",
-        "max_failed_trial_count",
-    }
+    {"study_spec", "trial_job_spec", "max_trial_count", "parallel_trial_count", "max_failed_trial_count"}
 )
 """Fields of a HyperparameterTuningJob that the tuning task accepts (facts/resources#tuning-jobs)."""
 _TRIAL: Final = f"{INPUTS_FIELD}.trial_job_spec"
@@ -111,18 +102,12 @@ def check_create(
         except InvalidRequest as invalid:
             # Omit violations that result only from unreadable inputs.
             fields = tuple(violation.field for violation in unreadable)
-            own = tuple(
-                v
-                for v in invalid.violations
-                if not any(is_within(v.field, path) for path in fields)
-            )
+            own = tuple(v for v in invalid.violations if not any(is_within(v.field, path) for path in fields))
             raise InvalidRequest(own) from None
 
     uses = (*_bucket_uses(public), *job_service.bucket_uses(*_program_of(inputs)))
     faults = (*unreadable, *further)
-    parsed = check_and_parse(
-        parse_readable, uses, services.buckets, faults, project=parent.project_id
-    )
+    parsed = check_and_parse(parse_readable, uses, services.buckets, faults, project=parent.project_id)
     return PipelineRequest(parsed, public, inputs, now)
 
 
@@ -211,9 +196,7 @@ def _program_of(inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     return (inputs, INPUTS_FIELD) if trial is None else (trial, _TRIAL)
 
 
-async def _find_dataset(
-    services: Services, request: Any
-) -> tuple[Dataset | None, tuple[Violation, ...]]:
+async def _find_dataset(services: Services, request: Any) -> tuple[Dataset | None, tuple[Violation, ...]]:
     """Return the dataset of the request (None = it does not exist), and violations. An invalid ID is not a
     violation here, because the check of the specification reports it."""
     dataset_id = request.training_pipeline.input_data_config.dataset_id
@@ -226,24 +209,19 @@ async def _find_dataset(
         dataset = await services.datasets.get(name)
     except NotFound:
         text = (
-            f"{name} does not exist. Use the ID of a dataset in the project and the location of "
-            "the pipeline."
+            f"{name} does not exist. Use the ID of a dataset in the project and the location of the pipeline."
         )
         return None, (Violation(field, text),)
     try:
         await require_files(
-            services,
-            parent.project_id,
-            tuple((field, uri) for files in dataset.files for uri in files.uris),
+            services, parent.project_id, tuple((field, uri) for files in dataset.files for uri in files.uris)
         )
     except InvalidRequest as missing:
         return dataset, missing.violations
     return dataset, ()
 
 
-async def _parent_model_violations(
-    services: Services, pipeline: Any, location: str
-) -> tuple[Violation, ...]:
+async def _parent_model_violations(services: Services, pipeline: Any, location: str) -> tuple[Violation, ...]:
     """Return a violation if the parent model of a new version does not exist or is in another project. An
     invalid name or another location is not a violation here, because the check of the specification reports
     it."""
@@ -262,9 +240,7 @@ async def _parent_model_violations(
     return ()
 
 
-async def _require_new_model(
-    services: Services, parent: LocationName, parsed: ParsedPipeline
-) -> None:
+async def _require_new_model(services: Services, parent: LocationName, parsed: ParsedPipeline) -> None:
     """Raise AlreadyExists if the ID of the new model is in use. Without this check, the error would not occur
     until the end of the training."""
     draft = parsed.spec.model
@@ -284,10 +260,7 @@ async def _require_new_model(
 def _bucket_uses(public: Mapping[str, Any]) -> Iterator[BucketUse]:
     yield "model_to_upload.artifact_uri", public.get("modelToUpload", {}).get("artifactUri", "")
     destination = public.get("inputDataConfig", {}).get("gcsDestination", {})
-    yield (
-        "input_data_config.gcs_destination.output_uri_prefix",
-        destination.get("outputUriPrefix", ""),
-    )
+    yield ("input_data_config.gcs_destination.output_uri_prefix", destination.get("outputUriPrefix", ""))
 
 
 def read_inputs(pipeline: Any) -> tuple[dict[str, Any], tuple[Violation, ...]]:

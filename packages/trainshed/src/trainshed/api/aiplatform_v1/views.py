@@ -90,19 +90,14 @@ MeasurementsByTrial = Mapping[int, Sequence[Measurement]]
 """Measurements by trial number."""
 
 
-def tuning_job(
-    record: TuningJob, trials: Sequence[Trial], measured: MeasurementsByTrial
-) -> Message:
+def tuning_job(record: TuningJob, trials: Sequence[Trial], measured: MeasurementsByTrial) -> Message:
     view = wire_json.from_public(f"{V1}.HyperparameterTuningJob", json.loads(record.public_json))
     set_tuning_outputs(view, record, trials, measured)
     return view
 
 
 def set_tuning_outputs(
-    view: Any,
-    record: TuningJob,
-    trials: Sequence[Trial] = (),
-    measured: MeasurementsByTrial | None = None,
+    view: Any, record: TuningJob, trials: Sequence[Trial] = (), measured: MeasurementsByTrial | None = None
 ) -> None:
     """Set the output fields and the current labels of a HyperparameterTuningJob that already contains its
     input fields. `trials`: in ascending order of their numbers."""
@@ -194,9 +189,7 @@ def _set_measurement(view: Any, measurement: Measurement) -> None:
     view.SetInParent()
     view.step_count = measurement.step
     if measurement.elapsed:
-        view.elapsed_duration.seconds, view.elapsed_duration.nanos = divmod(
-            measurement.elapsed, 10**9
-        )
+        view.elapsed_duration.seconds, view.elapsed_duration.nanos = divmod(measurement.elapsed, 10**9)
     for metric, value in measurement.metrics:
         view.metrics.add(metric_id=metric, value=value)
 

@@ -62,9 +62,7 @@ async def audit_call(
     return response
 
 
-async def record_failed_authentication(
-    services: Services, source: str, detail: Mapping[str, object]
-) -> None:
+async def record_failed_authentication(services: Services, source: str, detail: Mapping[str, object]) -> None:
     """Record in the audit log that an address has repeatedly sent unknown credentials."""
     method = "trainshed.v1.Tokens.Refused"
     status = StatusCode.UNAUTHENTICATED.number

@@ -64,17 +64,14 @@ def public_error(error: Exception, api: str, subject: str) -> PublicError:
     if code is None:
         _log.error("%s failed", subject, exc_info=error)
         return PublicError(
-            StatusCode.INTERNAL,
-            "Internal error encountered. The log of the service contains details.",
+            StatusCode.INTERNAL, "Internal error encountered. The log of the service contains details."
         )
     if isinstance(error, WireError):
         return PublicError(code, str(error), limit_violations(error.violations))
     if isinstance(error, BodyTooLarge | BodyNotRead):
         return PublicError(code, str(error), (Violation("", str(error)),))
     if isinstance(error, core.InvalidRequest):
-        violations = limit_violations(
-            tuple(Violation(v.field, v.description) for v in error.violations)
-        )
+        violations = limit_violations(tuple(Violation(v.field, v.description) for v in error.violations))
         return PublicError(code, _violation_text(violations, api), violations)
     return PublicError(code, str(error), reason=_REASONS.get(type(error)))
 
@@ -96,9 +93,7 @@ _EXTRAS: Final[dict[str, str]] = {
 }
 """Services of the public APIs that an addition serves, by full name, each with the extra of `trainshed` that
 installs the addition."""
-_ADVICE: Final[dict[str, str]] = {
-    word: row["text"] for row in _UNSERVED["advice"] for word in row["of"]
-}
+_ADVICE: Final[dict[str, str]] = {word: row["text"] for row in _UNSERVED["advice"] for word in row["of"]}
 """Advice about methods that are not served, by custom verb, by a collection in the path, or by API."""
 
 
@@ -117,14 +112,10 @@ def not_served(method: KnownMethod, handlers: Iterable[str]) -> NotServed:
             f"{method.name} is not served, because its addition is not installed. On the service's "
             f"machine, run {command} and restart the service."
         )
-    served = sorted(
-        handler.rpartition(".")[2] for handler in handlers if handler.startswith(f"{service}.")
-    )
+    served = sorted(handler.rpartition(".")[2] for handler in handlers if handler.startswith(f"{service}."))
     provided = f" {service.rpartition('.')[2]} provides {', '.join(served)}." if served else ""
     path, _, verb = method.path.partition(":")
     api = method.name.split(".")
     words = (verb, *path.split("/"), ".".join(api[:3]), *api)
     advice = next((_ADVICE[word] for word in words if word in _ADVICE), "")
-    return NotServed(
-        f"{method.name} is not served here.{f' {advice}.' if advice else ''}{provided}"
-    )
+    return NotServed(f"{method.name} is not served here.{f' {advice}.' if advice else ''}{provided}")

@@ -118,9 +118,7 @@ def public_error_response(refused: PublicError) -> Response:
 def error_response(request: Request, error: Exception) -> Response:
     """Return the response for an exception, in the form of the API `request.api`. Internal errors are
     logged."""
-    return public_error_response(
-        public_error(error, request.api, f"{request.method} {request.raw_path}")
-    )
+    return public_error_response(public_error(error, request.api, f"{request.method} {request.raw_path}"))
 
 
 def unknown_method(request: Request) -> PublicError:

@@ -20,9 +20,7 @@ _ACCOUNT_FIELDS: Final = frozenset({"serviceAccount", "service_account"})
 """The field that contains the service account, in camelCase and in snake_case."""
 
 
-def reject_escalation(
-    principal: Principal, services: Services, texts: Sequence[tuple[str, str]]
-) -> None:
+def reject_escalation(principal: Principal, services: Services, texts: Sequence[tuple[str, str]]) -> None:
     """Reject a job that would have more rights than its creator.
 
     - A user may choose only service accounts that the user may act as.
@@ -48,9 +46,7 @@ def reject_escalation(
         book = services.access.book
         if lost := account_fault(account, None, book):
             remedy = "gcloud iam service-accounts " + (
-                f"enable {account}"
-                if account in book.accounts
-                else f"create {account.partition('@')[0]}"
+                f"enable {account}" if account in book.accounts else f"create {account.partition('@')[0]}"
             )
             raise FailedPrecondition(
                 f"The job's service account {account} {lost}, so all requests of its programs would be "
@@ -64,14 +60,10 @@ def require_act_as(principal: Principal, accounts: Iterable[str | None]) -> None
     Allowed are the principal's own account, the default account (None), and accounts for which the principal
     has `actAs` in the account's project. Raises PermissionDenied.
     """
-    homes = {
-        name: project_of_account(name) for name in accounts if name and name != principal.email
-    }
+    homes = {name: project_of_account(name) for name in accounts if name and name != principal.email}
     numbers = ids_by_number(principal.rights.projects) if homes else {}
     denied = [
-        account
-        for account, home in homes.items()
-        if not principal.may(_ACT_AS, numbers.get(home, home))
+        account for account, home in homes.items() if not principal.may(_ACT_AS, numbers.get(home, home))
     ]
     if denied:
         raise PermissionDenied(

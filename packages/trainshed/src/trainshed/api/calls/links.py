@@ -94,9 +94,7 @@ class Links:
     with a port (`localhost:8080`); None = pages of jobs have no host names.
     """
 
-    def __init__(
-        self, key: bytes, address: str, now: Callable[[], int], pages: str | None = None
-    ) -> None:
+    def __init__(self, key: bytes, address: str, now: Callable[[], int], pages: str | None = None) -> None:
         self._key = key
         #: The address of the service for browsers, without a trailing slash.
         self.address = address.rstrip("/")
@@ -118,9 +116,7 @@ class Links:
             return None
         padding = "=" * (-len(holder) % 4)
         raw = base64.urlsafe_b64decode(holder + padding)
-        return msgspec.json.decode(
-            self._encrypt(raw[:_NONCE_SIZE], raw[_NONCE_SIZE:]), type=Credential
-        )
+        return msgspec.json.decode(self._encrypt(raw[:_NONCE_SIZE], raw[_NONCE_SIZE:]), type=Credential)
 
     def issue_mark(self, target: str, shown: Credential) -> str:
         """Return a mark for a browser that has opened a target. The mark is valid for a day."""

@@ -21,8 +21,7 @@ def apply_read_mask(answer: Message, request: Any) -> Message:
         for resource in resources:
             if not mask.IsValidForDescriptor(resource.DESCRIPTOR):
                 wrong = (
-                    f"{','.join(mask.paths)!r} contains fields that {resource.DESCRIPTOR.name} "
-                    "does not have."
+                    f"{','.join(mask.paths)!r} contains fields that {resource.DESCRIPTOR.name} does not have."
                 )
                 advice = "Specify existing fields, separated by commas, such as name,displayName."
                 raise InvalidRequest((Violation("read_mask", f"{wrong} {advice}"),))
@@ -32,9 +31,7 @@ def apply_read_mask(answer: Message, request: Any) -> Message:
     return answer
 
 
-def read_update_mask(
-    paths: Sequence[str], allowed: Sequence[str], resource: Any = None
-) -> tuple[str, ...]:
+def read_update_mask(paths: Sequence[str], allowed: Sequence[str], resource: Any = None) -> tuple[str, ...]:
     """Return the fields of an update mask without duplicates.
 
     Paths may be in snake_case or camelCase. `*` selects all fields. Without a mask, return the fields that

@@ -60,12 +60,7 @@ def page_size(requested: int, *, default: int, maximum: int, field: str = "page_
     InvalidRequest for a negative size."""
     if requested < 0:
         raise InvalidRequest(
-            (
-                Violation(
-                    field,
-                    f"{requested} is negative. Omit the field for {default} results per page.",
-                ),
-            )
+            (Violation(field, f"{requested} is negative. Omit the field for {default} results per page."),)
         )
     return min(requested or default, maximum)
 
@@ -184,9 +179,7 @@ def _invalid_token() -> InvalidRequest:
 
 def _digest(question: tuple[str, ...]) -> bytes:
     text = "\0".join(question)
-    return hashlib.blake2b(
-        text.encode("utf-8", "surrogateescape"), digest_size=_DIGEST_SIZE
-    ).digest()
+    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=_DIGEST_SIZE).digest()
 
 
 class Scan(Generic[T]):
@@ -234,11 +227,7 @@ class Listing(Struct, Generic[T], frozen=True):
     key: Callable[[Any], str] = lambda record: str(record.name)
 
     async def page_of(
-        self,
-        records: Iterable[T],
-        request: Any,
-        parent: str,
-        passes: Callable[[T], bool] | None = None,
+        self, records: Iterable[T], request: Any, parent: str, passes: Callable[[T], bool] | None = None
     ) -> tuple[list[T], str]:
         """Return a page of the records that match the request's filter, in the requested order, and the token
         of the next page.
@@ -261,7 +250,5 @@ class Listing(Struct, Generic[T], frozen=True):
         keys = [self.key(record) for record in passing if first]
         start = keys.index(first) if first in keys else parse_position(count or "0")
         page, next_page = passing[start : start + size], passing[start + size :]
-        token = (
-            encode_token(f"{start + size} {self.key(next_page[0])}", *question) if next_page else ""
-        )
+        token = encode_token(f"{start + size} {self.key(next_page[0])}", *question) if next_page else ""
         return page, token

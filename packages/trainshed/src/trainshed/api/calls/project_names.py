@@ -36,9 +36,7 @@ _NAMES: Final = frozenset(
 )
 
 
-_LISTS: Final = frozenset(
-    {"artifacts", "child_contexts", "executions", "resource_names", "time_series"}
-)
+_LISTS: Final = frozenset({"artifacts", "child_contexts", "executions", "resource_names", "time_series"})
 """Repeated fields that contain names. If another message has a field of the same name with a single value,
 that field is treated like a field in `_NAMES`."""
 
@@ -107,8 +105,7 @@ def _digits(name: str) -> bytes:
 def _by_number(ids: tuple[str, ...]) -> Mapping[str, str]:
     """Return a map of name prefixes: from `projects/NUMBER/` to `projects/ID/`."""
     return {
-        f"projects/{number}/": f"projects/{project_id}/"
-        for number, project_id in ids_by_number(ids).items()
+        f"projects/{number}/": f"projects/{project_id}/" for number, project_id in ids_by_number(ids).items()
     }
 
 

@@ -80,9 +80,7 @@ class Registry(Struct, frozen=True):
         responses = await _perform(handler, call, request)
         return guard_stream(responses, call.services, call.principal)
 
-    async def answer(
-        self, call: Call, version: Version, size: int, read: Callable[[], Message]
-    ) -> Message:
+    async def answer(self, call: Call, version: Version, size: int, read: Callable[[], Message]) -> Message:
         """Return the response to a request. `read` parses the request, which has `size` bytes.
 
         A large request is parsed in a thread. Checks that do not need the store run there, too. Raises

@@ -219,9 +219,7 @@ class Tracking(Protocol):
     """The relation of jobs to experiments, TensorBoards and viewers. An addition implements it. All methods
     raise Unavailable in addition to their own errors."""
 
-    async def missing_references(
-        self, place: LocationName, spec: Spec, path: str
-    ) -> tuple[Violation, ...]:
+    async def missing_references(self, place: LocationName, spec: Spec, path: str) -> tuple[Violation, ...]:
         """Return violations for references in a job's specification to resources that do not exist in the
         location `place`. `path`: the field of the specification in the request."""
         ...

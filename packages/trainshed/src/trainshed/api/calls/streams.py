@@ -132,9 +132,7 @@ class Pace:
         the number of notices that the stream has already handled."""
         notices, left = self._notices, self._seconds_left()
         if not any(notices.count(uid) > count for uid, count in counts.items()):
-            await first_of(
-                *(notices.wait_beyond(uid, count, left) for uid, count in counts.items())
-            )
+            await first_of(*(notices.wait_beyond(uid, count, left) for uid, count in counts.items()))
 
     def _seconds_left(self) -> float:
         """Return the seconds until a keep-alive line is due."""

@@ -26,16 +26,7 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.patterns import Operator
 from trainshed.core.requests import snake_case
 from trainshed.core.works import Work
-from trainshed.store.port import (
-    Column,
-    Condition,
-    Contains,
-    Created,
-    Either,
-    Equal,
-    Every,
-    HasLabel,
-)
+from trainshed.store.port import Column, Condition, Contains, Created, Either, Equal, Every, HasLabel
 
 JobTest = Callable[[Work], bool]
 
@@ -94,9 +85,7 @@ def compile_job_filter(
     return JobFilter(passes, where if is_short else None)
 
 
-def _compile_test(
-    leaf: Comparison | Term, states: States, additional: AdditionalFields
-) -> JobFilter:
+def _compile_test(leaf: Comparison | Term, states: States, additional: AdditionalFields) -> JobFilter:
     if leaf.path[0] == "labels":
         has_label = label_test(leaf)
         return JobFilter(lambda job: has_label(job.labels), _label_condition(leaf))

@@ -8,16 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, TypeVar, assert_never
 
-from trainshed.api.filters.syntax import (
-    And,
-    Comparison,
-    Expression,
-    FilterError,
-    Not,
-    Or,
-    Term,
-    parse_filter,
-)
+from trainshed.api.filters.syntax import And, Comparison, Expression, FilterError, Not, Or, Term, parse_filter
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.patterns import Operator, compile_wildcard
 from trainshed.core.requests import snake_case
@@ -101,9 +92,7 @@ def derive_bounds(
             assert_never(expression)
 
 
-def record_filter(
-    text: str, noun: str, texts: Mapping[str, Callable[[T], str]]
-) -> Callable[[T], bool]:
+def record_filter(text: str, noun: str, texts: Mapping[str, Callable[[T], str]]) -> Callable[[T], bool]:
     """Return the predicate for a filter by labels (`labels.KEY`) and by text fields of records. `texts`: for
     each field, a function that returns its text. Field names are accepted in both spellings. `noun`: the
     plural noun for the records in errors. Raises InvalidRequest for `filter`."""
@@ -151,9 +140,7 @@ def label_test(leaf: Comparison | Term) -> Callable[[Labels], bool]:
     test whether the key exists. Raises FilterError."""
     if len(leaf.path) == 1:
         if isinstance(leaf, Term) or leaf.operator is not Operator.HAS:
-            raise FilterError(
-                "the label has no key. Use labels.KEY=VALUE, or labels.KEY:* for any value"
-            )
+            raise FilterError("the label has no key. Use labels.KEY=VALUE, or labels.KEY:* for any value")
         wanted_key = leaf.value
         return lambda labels: any(key == wanted_key for key, _ in labels)
     key = ".".join(leaf.path[1:])

@@ -98,9 +98,7 @@ class _Parser:
 
     def conjunction(self, depth: int) -> Expression:
         if depth > MAX_DEPTH:
-            raise FilterError(
-                f"the filter is nested deeper than {MAX_DEPTH} levels. Simplify the filter"
-            )
+            raise FilterError(f"the filter is nested deeper than {MAX_DEPTH} levels. Simplify the filter")
         operands = [self._disjunction(depth)]
         while not self._is_group_end():
             self._keyword("AND")
@@ -212,9 +210,7 @@ class _Parser:
     def _count_test(self) -> None:
         self._tests += 1
         if self._tests > MAX_TESTS:
-            raise FilterError(
-                f"the filter has more than {MAX_TESTS} comparisons. Split the request"
-            )
+            raise FilterError(f"the filter has more than {MAX_TESTS} comparisons. Split the request")
 
     def _expect_close(self) -> None:
         if not self._accept(")"):

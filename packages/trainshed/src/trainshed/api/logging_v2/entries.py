@@ -29,23 +29,11 @@ from trainshed.api.calls.parents import reject_numbers
 from trainshed.api.calls.services import Services
 from trainshed.api.filters.matching import LAST_TIME
 from trainshed.api.filters.syntax import FilterError
-from trainshed.api.logging_v2.entry import (
-    Entry,
-    audit_entry,
-    message,
-    replica_entry,
-    service_entries,
-)
+from trainshed.api.logging_v2.entry import Entry, audit_entry, message, replica_entry, service_entries
 from trainshed.api.logging_v2.filters import LogFilter, compile_log_filter
 from trainshed.api.logging_v2.special_fields import FIELDS, LABELS
 from trainshed.api.resources.jobs import find_by_uid, with_links
-from trainshed.core.errors import (
-    FailedPrecondition,
-    InvalidRequest,
-    NotFound,
-    Unavailable,
-    Violation,
-)
+from trainshed.core.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import (
     SERVICE,
@@ -157,13 +145,7 @@ async def list_(call: Call, request: Any) -> Message:
             job_entries(
                 call.services,
                 job,
-                Span(
-                    log_filter.start,
-                    _end(job, log_filter, now),
-                    log_filter.tasks,
-                    after,
-                    descending,
-                ),
+                Span(log_filter.start, _end(job, log_filter, now), log_filter.tasks, after, descending),
             )
             for job in jobs
         ]
@@ -376,9 +358,7 @@ MAX_AUDIT_RECORDS: Final = 20_000
 """Maximum number of audit records that one request reads, starting with the newest."""
 
 
-async def audit_entries(
-    call: Call, project: str, span: Span, max_rows: int
-) -> AsyncIterator[Entry]:
+async def audit_entries(call: Call, project: str, span: Span, max_rows: int) -> AsyncIterator[Entry]:
     """Yield the newest `max_rows` audit records of a project in `span`. Raises PermissionDenied."""
     authorize(call.principal, _LIST, (project,))
     start, end = span.narrowed_range()
@@ -425,9 +405,7 @@ async def job_entries(services: Services, job: Work, span: Span) -> AsyncIterato
         yield entry
 
 
-async def merge_entries(
-    sources: Sequence[AsyncIterator[Entry]], *, descending: bool
-) -> AsyncIterator[Entry]:
+async def merge_entries(sources: Sequence[AsyncIterator[Entry]], *, descending: bool) -> AsyncIterator[Entry]:
     """Merge the entries of several sources by time and insert ID. Each source must be ordered."""
     choose = max if descending else min
     heads: dict[int, Entry] = {}
@@ -447,11 +425,7 @@ async def _advance(heads: dict[int, Entry], index: int, source: AsyncIterator[En
 
 
 async def _line_entries(
-    services: Services,
-    job: Job,
-    job_name: JobName,
-    span: Span,
-    replicas: frozenset[ReplicaId] | None,
+    services: Services, job: Job, job_name: JobName, span: Span, replicas: frozenset[ReplicaId] | None
 ) -> AsyncIterator[Entry]:
     start, end = span.narrowed_range()
     cursor, limit = None, _FIRST_CHUNK_SIZE

@@ -191,9 +191,7 @@ def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry
     last, first_time = 0, timeline[0].at if timeline else 0
     # Return the notices of the submission first, so that the first line of a log shows the resources that
     # replace the requested ones (spec/runtimes#substitutes).
-    for event in sorted(
-        timeline, key=lambda event: event.kind != "notice" or event.at != first_time
-    ):
+    for event in sorted(timeline, key=lambda event: event.kind != "notice" or event.at != first_time):
         if is_ml and event.kind in _STATES_BY_KIND:
             labels = {**labels, _STATE_LABEL: _STATES_BY_KIND[event.kind]}
         for text in _texts(event):

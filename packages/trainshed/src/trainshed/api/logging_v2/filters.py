@@ -20,14 +20,7 @@ from trainshed.api.filters.matching import (
     text_test,
     time_test,
 )
-from trainshed.api.filters.syntax import (
-    And,
-    Comparison,
-    Expression,
-    FilterError,
-    Term,
-    parse_filter,
-)
+from trainshed.api.filters.syntax import And, Comparison, Expression, FilterError, Term, parse_filter
 from trainshed.api.logging_v2.entry import RESOURCE_TYPE, Entry
 from trainshed.api.logging_v2.special_fields import FIELDS
 from trainshed.core.patterns import Operator
@@ -91,9 +84,9 @@ def _leaf(leaf: Comparison | Term) -> EntryTest:
             # same timestamp.
             ordered = ordered_test(leaf, leaf.value)
             return lambda entry: ordered(entry.public_id)
-        case ("jsonPayload" | "json_payload" | "protoPayload" | "proto_payload", *path) if (
-            path and path != ["message"]
-        ):
+        case ("jsonPayload" | "json_payload" | "protoPayload" | "proto_payload", *path) if path and path != [
+            "message"
+        ]:
             return _field(leaf, tuple(path), lambda entry: entry.payload)
         case (name, *path) if (field := camel_case(name)) in _FIELDS:
             return _field(leaf, (field, *map(camel_case, path)), lambda entry: entry.fields)
@@ -155,9 +148,7 @@ def _field(
     try:
         ordered = ordered_test(leaf, float(leaf.value))
     except ValueError:
-        raise FilterError(
-            f"{leaf.name} can be compared with {leaf.operator} only to a number"
-        ) from None
+        raise FilterError(f"{leaf.name} can be compared with {leaf.operator} only to a number") from None
 
     def in_order(entry: Entry) -> bool:
         value = _value_at_path(read(entry), path)
@@ -220,8 +211,5 @@ def _values(tree: Expression | None, name: str) -> frozenset[str] | None:
         return frozenset({leaf.value}) if leaf.name == name else None
 
     return derive_bounds(
-        tree,
-        value,
-        lambda sets: sets[0].intersection(*sets[1:]),
-        lambda sets: frozenset[str]().union(*sets),
+        tree, value, lambda sets: sets[0].intersection(*sets[1:]), lambda sets: frozenset[str]().union(*sets)
     )

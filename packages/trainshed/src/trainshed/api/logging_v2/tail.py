@@ -96,9 +96,7 @@ class _TailedJob(Struct):
     #: The replicas whose lines the session returns; None = all replicas.
     replicas: frozenset[ReplicaId] | None
     has_service_lines: bool
-    positions: dict[ReplicaId, tuple[int, int]] = field(
-        default_factory=dict[ReplicaId, tuple[int, int]]
-    )
+    positions: dict[ReplicaId, tuple[int, int]] = field(default_factory=dict[ReplicaId, tuple[int, int]])
     #: Number of the job's service lines that were already read.
     service_lines: int = 0
 
@@ -215,17 +213,13 @@ class _Session:
         Blocks."""
         entries: list[Entry] = []
         lines = 0
-        new_lines = self._services.logs.new_entries(
-            job.work.uid, job.positions, self._since, job.replicas
-        )
+        new_lines = self._services.logs.new_entries(job.work.uid, job.positions, self._since, job.replicas)
         for stored, source in new_lines:
             line = source.line(stored)
             job.positions[line.replica] = (line.attempt, line.n)
             # Omit a notice in the log, because the timeline contains it too. The session returns it as a
             # service line.
-            if not line.is_notice and self._passes(
-                entry := replica_entry(job.job_name, line, job.trial)
-            ):
+            if not line.is_notice and self._passes(entry := replica_entry(job.job_name, line, job.trial)):
                 entries.append(entry)
             lines += 1
             if lines == _CHUNK_SIZE:

@@ -217,9 +217,7 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
         except (terminals.TerminalRefused, Unavailable) as refused:
             # Only log the error, for example if an open shell uses the autopsy (the kept files of a failed
             # replica). The service deletes the files after their retention period.
-            _log.warning(
-                "an autopsy of the deleted job %s could not be deleted yet: %s", name, refused
-            )
+            _log.warning("an autopsy of the deleted job %s could not be deleted yet: %s", name, refused)
     return record
 
 
@@ -332,14 +330,10 @@ async def notify_jobs(services: Services, emails: Sequence[str], change: str) ->
     API calls of their programs are now rejected or accepted again. `change`: a participle such as "disabled".
     """
     for email in emails:
-        uids = [
-            job.uid for job in services.capacity.placed_jobs() if job.spec.service_account == email
-        ]
+        uids = [job.uid for job in services.capacity.placed_jobs() if job.spec.service_account == email]
         text = f"The service account {email} of the job's programs was {change}."
         if change != "enabled again":
             text += " Their API calls are rejected, except for the directories below /gcs."
-        await services.intake.add_timeline_entry(
-            uids, TimelineEntry(services.now(), "warning", text)
-        )
+        await services.intake.add_timeline_entry(uids, TimelineEntry(services.now(), "warning", text))
         for uid in uids:
             services.notices.publish(uid)

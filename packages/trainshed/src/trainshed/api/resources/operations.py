@@ -24,9 +24,7 @@ def finished_operation(
     """Return the record of a finished operation. It is in the location of `target`, which is the full name of
     a resource. `response`: None = an empty message, as for a DELETE."""
     now = services.now()
-    answer = (
-        "" if response is None else json.dumps(wire_json.to_public(response), ensure_ascii=False)
-    )
+    answer = "" if response is None else json.dumps(wire_json.to_public(response), ensure_ascii=False)
     return Operation(
         name=f"{'/'.join(target.split('/')[:4])}/operations/{services.new_uid()}",
         kind=kind,

@@ -17,13 +17,7 @@ from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import BucketProbe, ContentDigest, Services
 from trainshed.api.resources.jobs import find_by_uid, has_dashboard, has_web_access
 from trainshed.core.environment import service_account
-from trainshed.core.errors import (
-    FailedPrecondition,
-    InvalidRequest,
-    NotFound,
-    Unavailable,
-    Violation,
-)
+from trainshed.core.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable, Violation
 from trainshed.core.job import JobDraft, JobSpec, WorkerPool
 from trainshed.core.launch import STALL_LABEL, WARM_LABEL
 from trainshed.core.lifecycle.events import TimelineEntry
@@ -35,11 +29,7 @@ from trainshed.core.packages import COPY_LABEL, JobPackage, digest_in
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.reservations import fault_of_job, resource_of
 from trainshed.core.specs.syntax import bucket_path_fault
-from trainshed.core.specs.worker_pool import (
-    missing_gpu_warning,
-    named_directories,
-    unmounted_bucket_warning,
-)
+from trainshed.core.specs.worker_pool import missing_gpu_warning, named_directories, unmounted_bucket_warning
 from trainshed.core.terminals import HIGHEST, PAGES_LABEL, are_pages
 from trainshed.core.tuning.records import TuningJob, TuningSpec
 from trainshed.core.units import Bytes, Nanos
@@ -62,10 +52,7 @@ _LABELS: Final[Mapping[str, tuple[Callable[[str], object], str]]] = {
         re.compile("[0-9]+").fullmatch,
         "is not a whole number of seconds, such as 600. 0 turns the watchdog off.",
     ),
-    WARM_LABEL: (
-        _match_on_off,
-        "is neither on nor off. Without the label, the setting warm_starts applies.",
-    ),
+    WARM_LABEL: (_match_on_off, "is neither on nor off. Without the label, the setting warm_starts applies."),
     OUTLIVES_LABEL: (_match_on_off, "is neither on nor off. The default is off."),
     PAGES_LABEL: (
         are_pages,
@@ -137,16 +124,7 @@ def new_job(
     spec = replace(spec, trial=_for_installation(services, display_name, spec.trial, metrics))
     first = spec.first_trial
     return TuningJob(
-        uid,
-        name,
-        display_name,
-        public_json,
-        now,
-        now,
-        labels,
-        parent=parent,
-        spec=spec,
-        next_trial=first,
+        uid, name, display_name, public_json, now, now, labels, parent=parent, spec=spec, next_trial=first
     )
 
 
@@ -253,13 +231,8 @@ def _warnings(services: Services, spec: JobSpec) -> Iterator[str]:
             yield unmounted_bucket_warning(name)
     if warning := missing_gpu_warning(spec.pools, services.capacity.accelerators()):
         yield warning
-    fields = {
-        "enable_web_access": has_web_access(spec),
-        "enable_dashboard_access": has_dashboard(spec),
-    }
-    if not services.allows_shells and (
-        wanted := [name for name, is_set in fields.items() if is_set]
-    ):
+    fields = {"enable_web_access": has_web_access(spec), "enable_dashboard_access": has_dashboard(spec)}
+    if not services.allows_shells and (wanted := [name for name, is_set in fields.items() if is_set]):
         yield (
             f"The job requests web access ({', '.join(wanted)}), but the operator has disabled shells on "
             "this service (setting `shell`)."
@@ -318,14 +291,10 @@ def _missing_buckets(
         if bucket not in known:
             known[bucket] = _missing_bucket_text(bucket, buckets, project, account)
         if known[bucket] is not None:
-            yield Violation(
-                field, f"The bucket {bucket!r} of {uri!r} does not exist{known[bucket]}"
-            )
+            yield Violation(field, f"The bucket {bucket!r} of {uri!r} does not exist{known[bucket]}")
 
 
-def _missing_bucket_text(
-    bucket: str, buckets: BucketProbe, project: str, account: str | None
-) -> str | None:
+def _missing_bucket_text(bucket: str, buckets: BucketProbe, project: str, account: str | None) -> str | None:
     """Return the end of a sentence about a missing or inaccessible bucket, or None if programs may use the
     bucket."""
     if buckets.bucket_location(bucket) is None:

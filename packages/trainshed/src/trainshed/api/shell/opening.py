@@ -33,9 +33,7 @@ def enabled_shells(services: Services) -> Terminals:
     """Return the engine's interface for shells. Raises FailedPrecondition if the operator has disabled
     shells."""
     if not services.allows_shells:
-        raise FailedPrecondition(
-            "The operator of this service has disabled shells (setting `shell`)."
-        )
+        raise FailedPrecondition("The operator of this service has disabled shells (setting `shell`).")
     return services.shells
 
 
@@ -55,9 +53,7 @@ def running_replica(
         state = current.state if current is not None else job.state
         text = f"{task} of {job.name} is not running ({state}). Try again when it runs."
     if any(autopsy.replica == replica for autopsy in autopsies):
-        text += (
-            f" Read its files after the failure: trainshed jobs autopsy {job.name.job_id} {task}"
-        )
+        text += f" Read its files after the failure: trainshed jobs autopsy {job.name.job_id} {task}"
     raise FailedPrecondition(text)
 
 
@@ -72,14 +68,10 @@ async def open_shell(
         if ticket.autopsy is not None:
             # Show only buckets that the project's programs can see now. A bucket that the job could see may
             # belong to another project by now.
-            request = replace(
-                request, buckets=services.buckets.visible_buckets(job.name.project_id)
-            )
+            request = replace(request, buckets=services.buckets.visible_buckets(job.name.project_id))
             terminal = await shells.open_autopsy(job.uid, ticket.autopsy, ticket.replica, request)
         else:
-            replica = running_replica(
-                job, ticket.replica, shells.autopsies(job.uid), ticket.principal
-            )
+            replica = running_replica(job, ticket.replica, shells.autopsies(job.uid), ticket.principal)
             terminal = await shells.open_terminal(
                 job.uid, job.attempt, ticket.replica, replica.incarnation, request
             )
@@ -115,9 +107,7 @@ async def open_port(services: Services, ticket: Ticket) -> Terminal:
     replica = running_replica(job, ticket.replica, (), ticket.principal)
     request = TerminalRequest(is_terminal=False, port=ticket.port)
     try:
-        return await shells.open_terminal(
-            job.uid, job.attempt, ticket.replica, replica.incarnation, request
-        )
+        return await shells.open_terminal(job.uid, job.attempt, ticket.replica, replica.incarnation, request)
     except (TerminalRefused, Unavailable) as refused:
         raise Unavailable(
             f"The port or socket {ticket.port} of {location_of(job, ticket)} cannot be reached: {refused}. "

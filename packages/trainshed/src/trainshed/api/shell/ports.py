@@ -20,16 +20,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import is_port, pages_of
 from trainshed.httpd.forwarding import NoResponse, Rules, forward, relay
-from trainshed.httpd.messages import (
-    Headers,
-    Receive,
-    Request,
-    Response,
-    Scope,
-    Send,
-    serve,
-    sized_response,
-)
+from trainshed.httpd.messages import Headers, Receive, Request, Response, Scope, Send, serve, sized_response
 from trainshed.wire.status import StatusCode
 
 OPEN_PATH: Final = "/.trainshed"
@@ -48,10 +39,7 @@ _PAGE: Final = """<!doctype html>
   </body>
 </html>
 """
-_SECURITY_HEADERS: Final = (
-    (b"referrer-policy", b"same-origin"),
-    (b"x-content-type-options", b"nosniff"),
-)
+_SECURITY_HEADERS: Final = ((b"referrer-policy", b"same-origin"), (b"x-content-type-options", b"nosniff"))
 """Headers that responses have by default. The host name is secret, so other sites must not receive it as a
 referrer."""
 
@@ -139,9 +127,7 @@ class PortSurface:
                 "the job's page."
             )
         uid, name = self._page_of_host(call)
-        marks = [
-            part.removeprefix(_COOKIE) for part in _cookies(call.scope) if _is_page_cookie(part)
-        ]
+        marks = [part.removeprefix(_COOKIE) for part in _cookies(call.scope) if _is_page_cookie(part)]
         credentials = (self._services.links.read_mark(page_of(uid, name), mark) for mark in marks)
         shown = next(filter(None, credentials), None)
         with count_guesses(call.scope):

@@ -120,9 +120,7 @@ class ShellSurface:
             running_replica(job, replica, (), principal)
 
         project, name = job.name.project_id, str(job.name)
-        await audit_call(
-            check_access, self._services, principal, OPEN_SHELL, project=project, resource=name
-        )
+        await audit_call(check_access, self._services, principal, OPEN_SHELL, project=project, resource=name)
         ticket = Ticket(uid, replica, f"a user with a link of {principal.email}", principal)
         return ticket, shell_title(job, ticket)
 
@@ -138,9 +136,7 @@ class ShellSurface:
             async with asyncio.timeout(_FIRST_MESSAGE_TIMEOUT):
                 message = await receive()
         except TimeoutError:
-            await _refuse(
-                send, "The first message, with a token, did not arrive in time. Try again."
-            )
+            await _refuse(send, "The first message, with a token, did not arrive in time. Try again.")
             return
         if message["type"] == "websocket.disconnect":
             return
@@ -199,9 +195,7 @@ class ShellSurface:
         enabled_shells(self._services)
         ticket = self._services.tickets.redeem(token)
         shown = ticket.principal.credential if ticket is not None else None
-        if ticket is None or (
-            shown and self._services.access.current_principal(shown) != ticket.principal
-        ):
+        if ticket is None or (shown and self._services.access.current_principal(shown) != ticket.principal):
             raise PermissionDenied(
                 "The token of this shell was used before, is older than a minute, or its user's rights have "
                 "changed. Open the job's link again, or run `trainshed jobs shell JOB`."

@@ -48,9 +48,7 @@ async def who_am_i(call: JsonCall) -> records.Identity:
     if principal.program is not None:
         return records.Identity(email=principal.email)
     if principal.email == OWNER_EMAIL:
-        own = (
-            records.Grant(project=_ALL_PROJECTS, role="roles/owner", member=f"user:{OWNER_EMAIL}"),
-        )
+        own = (records.Grant(project=_ALL_PROJECTS, role="roles/owner", member=f"user:{OWNER_EMAIL}"),)
         return records.Identity(email=principal.email, grants=own)
     book = call.services.access.book
     token = call.services.access.origin_of(principal)
@@ -120,30 +118,20 @@ async def create_own_token(call: JsonCall) -> records.IssuedToken:
     The token has the rights of the sign-in and expires with it. If the user already has the maximum number of
     tokens, the oldest token is revoked. Raises FailedPrecondition for other callers."""
     signed_in = call.services.access.origin_of(call.principal)
-    if (
-        not isinstance(signed_in, Token)
-        or not signed_in.issuer
-        or signed_in.note == _COMMAND_LINE_NOTE
-    ):
+    if not isinstance(signed_in, Token) or not signed_in.issuer or signed_in.note == _COMMAND_LINE_NOTE:
         raise FailedPrecondition(
             "Only users who signed in with an issuer receive a token here. You already have one: use "
             "your token with `trainshed login URL --token TOKEN`."
         )
     token = new_token()
-    stored = replace(
-        signed_in, digest=digest_of(token), created=call.services.now(), note=_COMMAND_LINE_NOTE
-    )
+    stored = replace(signed_in, digest=digest_of(token), created=call.services.now(), note=_COMMAND_LINE_NOTE)
 
     def add(book: AccessBook) -> AccessBook:
         if signed_in.digest not in book.tokens:
             raise FailedPrecondition("This sign-in has ended. Sign in again.")
-        user_tokens = [
-            existing for existing in book.tokens.values() if existing.email == stored.email
-        ]
+        user_tokens = [existing for existing in book.tokens.values() if existing.email == stored.email]
         own = [
-            existing
-            for existing in user_tokens
-            if existing.issuer and existing.note == _COMMAND_LINE_NOTE
+            existing for existing in user_tokens if existing.issuer and existing.note == _COMMAND_LINE_NOTE
         ]
         own.sort(key=lambda existing: -existing.created)
         oldest = own[_MAX_TOKENS - 1 :]
@@ -181,9 +169,7 @@ async def revoke_token(call: JsonCall) -> Nothing:
         remaining = book.without_tokens(token.digest for token in revoked)
         # Exclude command-line tokens. If a user signs out in one command-line client, the user's other tokens
         # must remain valid.
-        signed_out_emails = {
-            token.email for token in revoked if token.note != _COMMAND_LINE_NOTE
-        } | unlisted
+        signed_out_emails = {token.email for token in revoked if token.note != _COMMAND_LINE_NOTE} | unlisted
         return remaining.with_revocations(signed_out_emails, call.services.now())
 
     detail: dict[str, object] = {}
@@ -279,9 +265,7 @@ def _token_view(call: JsonCall, token: Token) -> records.Token:
 
 
 def _grant_view(grant: Grant) -> records.Grant:
-    return records.Grant(
-        project=grant.project or _ALL_PROJECTS, role=grant.role, member=grant.member
-    )
+    return records.Grant(project=grant.project or _ALL_PROJECTS, role=grant.role, member=grant.member)
 
 
 def _entry(row: AuditRow) -> records.AuditEntry:

@@ -78,16 +78,12 @@ class JsonCall(Struct, frozen=True):
             return True
         if text in ("false", "0"):
             return False
-        raise InvalidRequest(
-            (Violation(name, f"{text!r} is not a valid value. Use true or false."),)
-        )
+        raise InvalidRequest((Violation(name, f"{text!r} is not a valid value. Use true or false."),))
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return all values of a parameter. It may be repeated, and each value may be a comma-separated
         list."""
-        return tuple(
-            part for value in self.query.get(name, ()) for part in value.split(",") if part
-        )
+        return tuple(part for value in self.query.get(name, ()) for part in value.split(",") if part)
 
 
 def read_record(body: Mapping[str, Any], record: type[R], names: Iterable[str]) -> tuple[R, Faults]:

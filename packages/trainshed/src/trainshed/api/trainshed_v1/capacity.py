@@ -58,9 +58,7 @@ async def _with_usage(
     if view.job not in jobs:
         try:
             job, _ = await call.services.reader.job(read_job_name(view.job, field="job"))
-            jobs[view.job] = (
-                (job, await measured_usage(call, job)) if isinstance(job, Job) else None
-            )
+            jobs[view.job] = (job, await measured_usage(call, job)) if isinstance(job, Job) else None
         except NotFound:
             jobs[view.job] = None
     if (quotas_by_key := jobs[view.job]) is None:
@@ -121,10 +119,7 @@ def node_view(node: NodeStatus) -> records.Node:
         others_memory_bytes=node.others.memory_bytes,
         accelerators=tuple(
             records.NodeAccelerators(
-                type=kind,
-                count=count,
-                used=used.get(kind, 0),
-                used_by_others=other_use.get(kind, 0),
+                type=kind, count=count, used=used.get(kind, 0), used_by_others=other_use.get(kind, 0)
             )
             for kind, count in node.accelerators
         ),
@@ -144,9 +139,7 @@ def _require_node(capacity: CapacityView, name: str) -> None:
 
 def _current_node(capacity: CapacityView, name: str) -> records.Node:
     """Return the current state of a node. If it no longer exists, return only its name."""
-    return next(
-        (node_view(node) for node in capacity.nodes() if node.name == name), records.Node(name=name)
-    )
+    return next((node_view(node) for node in capacity.nodes() if node.name == name), records.Node(name=name))
 
 
 _ALL_PROJECTS: Final = "-"
@@ -178,9 +171,7 @@ async def list_quotas(call: JsonCall) -> records.QuotaList:
         } | quotas_by_key
     ordered = sorted(quotas_by_key, key=lambda key: (key.metric, key.person))
     return records.QuotaList(
-        project=project,
-        region=region,
-        quotas=tuple(quota_view(quotas_by_key[key]) for key in ordered),
+        project=project, region=region, quotas=tuple(quota_view(quotas_by_key[key]) for key in ordered)
     )
 
 
@@ -192,9 +183,7 @@ async def set_quota(call: JsonCall) -> records.PlacedQuota:
     key = _key(call, quota_limit, faults)
     limit = None if quota_limit.limit == UNLIMITED else quota_limit.limit
     if isinstance(limit, str) or not 0 <= (limit or 0) <= _MAX_LIMIT:
-        faults.add(
-            "limit", f'The limit must be a number from 0 to {_MAX_LIMIT:g}, or "{UNLIMITED}".'
-        )
+        faults.add("limit", f'The limit must be a number from 0 to {_MAX_LIMIT:g}, or "{UNLIMITED}".')
     faults.refuse()
     assert not isinstance(limit, str), "that is a fault"
     by_service = PERMISSIONS["trainshed.v1.Quotas.Set"] in call.principal.rights.everywhere
@@ -229,9 +218,7 @@ def _current_quota(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
     quotas = call.services.capacity.quotas(key.project_id)
     unlisted = QuotaStatus(key=key, limit=None, used=0, waiting=0)
     quota = next((candidate for candidate in quotas if candidate.key == key), unlisted)
-    return records.PlacedQuota(
-        project=key.project_id, region=key.region, **structs.asdict(quota_view(quota))
-    )
+    return records.PlacedQuota(project=key.project_id, region=key.region, **structs.asdict(quota_view(quota)))
 
 
 def _key(call: JsonCall, quota_limit: records.QuotaLimit, faults: Faults) -> QuotaKey:
@@ -248,10 +235,7 @@ def _key(call: JsonCall, quota_limit: records.QuotaLimit, faults: Faults) -> Quo
 def _global_or_region_key(project: str, region: str, metric: str, person: str) -> QuotaKey:
     is_global = metric in catalog.OF_ALL_REGIONS
     return QuotaKey(
-        project_id=project,
-        region=catalog.GLOBAL if is_global else region,
-        metric=metric,
-        person=person,
+        project_id=project, region=catalog.GLOBAL if is_global else region, metric=metric, person=person
     )
 
 
@@ -265,8 +249,7 @@ async def usage(call: JsonCall) -> records.UsageReport:
     by = call.parameter("by") or "user"
     if by not in _GROUPINGS and not by.startswith(_LABEL_PREFIX):
         faults.add(
-            "by",
-            f"{by!r} is not a grouping. Use one of {', '.join(_GROUPINGS)} and {_LABEL_PREFIX}KEY.",
+            "by", f"{by!r} is not a grouping. Use one of {', '.join(_GROUPINGS)} and {_LABEL_PREFIX}KEY."
         )
     now = call.services.now()
     with faults.collect():

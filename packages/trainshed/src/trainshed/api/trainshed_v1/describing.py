@@ -12,13 +12,7 @@ from trainshed.api import ml_v1 as ml
 from trainshed.api.aiplatform_v1 import views as vertex
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.streams import Pace
-from trainshed.api.resources.jobs import (
-    find_work,
-    links_of,
-    page_addresses,
-    queue_position,
-    with_link,
-)
+from trainshed.api.resources.jobs import find_work, links_of, page_addresses, queue_position, with_link
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.streams import KEEP_ALIVE_LINE, line
@@ -124,9 +118,7 @@ async def describe_work(
             assert_never(work)
 
 
-async def _with_retry_reason(
-    services: Services, job: Job, waiting: Waiting | None
-) -> Waiting | None:
+async def _with_retry_reason(services: Services, job: Job, waiting: Waiting | None) -> Waiting | None:
     """If a job waits before a retry, add the reason for the retry."""
     if waiting is None or waiting.reason is not WaitReason.BACK_OFF or waiting.hint:
         return waiting
@@ -154,9 +146,7 @@ async def waiting_reasons(services: Services, work_state: WorkState) -> list[str
             return views.waiting_texts(work, timeline, None)
         case TuningJob():
             for child in work_state.children:
-                if child.work.state in _STARTING and (
-                    texts := await waiting_reasons(services, child)
-                ):
+                if child.work.state in _STARTING and (texts := await waiting_reasons(services, child)):
                     parent = child.work.parent if isinstance(child.work, Job) else None
                     return [f"Trial {parent.trial}: {texts[0]}", *texts[1:]] if parent else texts
             if not work_state.children and not work.state.is_final and work.outcome is None:
@@ -177,8 +167,7 @@ async def _trials(services: Services, job: TuningJob) -> list[records.Trial]:
     measurements = await services.studies.measurements(job.study)
     states = {child.uid: child.state for child in await services.reader.children(job.uid)}
     return [
-        trial_view(job, trial, measurements.get(trial.number, ()), states.get(trial.job))
-        for trial in trials
+        trial_view(job, trial, measurements.get(trial.number, ()), states.get(trial.job)) for trial in trials
     ]
 
 

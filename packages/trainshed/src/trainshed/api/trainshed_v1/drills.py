@@ -15,17 +15,7 @@ from trainshed.core.lifecycle.records import Drill, DrillKind, Job
 from trainshed.core.names import ML_ROLES, Api, ReplicaId, log_task_name
 from trainshed.core.patterns import PatternError, compile_regex
 from trainshed.core.requests import Faults
-from trainshed.core.resume import (
-    Finding,
-    Hit,
-    Progress,
-    Series,
-    Step,
-    find,
-    hits,
-    learn_series,
-    result,
-)
+from trainshed.core.resume import Finding, Hit, Progress, Series, Step, find, hits, learn_series, result
 from trainshed.core.units import Nanos, text_micros
 from trainshed.store.logs.lines import LogLine, Stream
 from trainshed.store.logs.reader import LogReader
@@ -36,9 +26,7 @@ MAX_DRILLS: Final = 100
 _MAX_LISTED_REPLICAS: Final = 10
 """Maximum number of replicas that an error message lists."""
 _ROLES: Final = {role: pool for pool, role in enumerate(ML_ROLES)} | {"chief": 0}
-_ROLE_PATTERN: Final = re.compile(
-    rf"({'|'.join(_ROLES)})(?:(?: |-|-replica-)(\d{{1,6}}))?", re.ASCII
-)
+_ROLE_PATTERN: Final = re.compile(rf"({'|'.join(_ROLES)})(?:(?: |-|-replica-)(\d{{1,6}}))?", re.ASCII)
 
 
 async def drill(call: JsonCall) -> records.Drill:
@@ -153,9 +141,7 @@ async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
     steps, use the log of the primary replica. If that log contains none either, use the logs of all replicas.
     """
     fault = hit.restarted or hit.ended + 1
-    for replicas in dict.fromkeys(
-        (frozenset({hit.drill.replica}), frozenset({ReplicaId(0, 0)}), None)
-    ):
+    for replicas in dict.fromkeys((frozenset({hit.drill.replica}), frozenset({ReplicaId(0, 0)}), None)):
         page = await logs.page(
             job.uid, replicas=replicas, end=fault, limit=_MAX_LINES_BEFORE, descending=True
         )
@@ -176,12 +162,7 @@ async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
         # replicas have no common order.
         ascending = not source or step_numbers == sorted(step_numbers, reverse=True)
         return Progress(
-            source=source,
-            word=series.word,
-            first=first,
-            before=steps[0],
-            after=after,
-            ascending=ascending,
+            source=source, word=series.word, first=first, before=steps[0], after=after, ascending=ascending
         )
     return Progress()
 
@@ -197,9 +178,7 @@ def _lines(
 ) -> Iterator[LogLine]:
     """Yield the lines that programs printed from `start` until before `end` (0 = no end). At most
     _MAX_SEARCHED_LINES lines are read. Blocks."""
-    for entry, source in islice(
-        logs.new_entries(job.uid, {}, start, replicas), _MAX_SEARCHED_LINES
-    ):
+    for entry, source in islice(logs.new_entries(job.uid, {}, start, replicas), _MAX_SEARCHED_LINES):
         if end and entry.t >= end:
             return
         line = source.line(entry)

@@ -71,9 +71,7 @@ async def _job_to_create(
         request = routes.bind(route, variables, (), wire_json.encode_text(body))
         replace_project_numbers(request, projects_known_to(call.principal, call.services))
     except WireError as refused:
-        raise with_check_violations(
-            refused, partial(_CHECKS[create_call.method], create_call)
-        ) from None
+        raise with_check_violations(refused, partial(_CHECKS[create_call.method], create_call)) from None
     reject_escalation(call.principal, call.services, list(texts_of(body)))
     draft = await _requested_job(create_call, request)
     notices = (_PIPELINE_NOTICE,) if route.rpc.full_name.endswith(".CreateTrainingPipeline") else ()
@@ -108,9 +106,7 @@ async def _require_new(call: JsonCall, job: Job) -> None:
         await call.services.reader.job(job.name)
     except NotFound:
         return
-    raise AlreadyExists(
-        f"{job.name} already exists, and IDs are unique in a project. Use another jobId."
-    )
+    raise AlreadyExists(f"{job.name} already exists, and IDs are unique in a project. Use another jobId.")
 
 
 def _explanation(job: Job, preflight: Preflight, notices: tuple[str, ...]) -> records.Explanation:
@@ -138,9 +134,7 @@ def _explanation(job: Job, preflight: Preflight, notices: tuple[str, ...]) -> re
 def _missing_type_notices(job: Job, node_types: Collection[str]) -> Iterator[str]:
     """Yield notices about accelerators that no node has, unless a warning already contains this.
     `node_types`: the accelerator types of the nodes."""
-    requested = {
-        pool.machine.accelerators.type for pool in job.spec.pools if pool.machine.accelerators
-    }
+    requested = {pool.machine.accelerators.type for pool in job.spec.pools if pool.machine.accelerators}
     for kind in sorted(requested.difference(node_types)):
         if not any(kind in warning for warning in job.spec.warnings):
             yield f"No node has {kind}. The job would receive GPUs of another type."
@@ -156,8 +150,6 @@ def _machine(api: Api, pool: WorkerPool) -> records.PoolMachine:
         vcpus=machine.vcpus,
         memory_bytes=machine.memory_bytes,
         memory_limit_bytes=machine.memory_limit_bytes,
-        accelerators=records.MachineAccelerators(type=devices.type, count=devices.count)
-        if devices
-        else None,
+        accelerators=records.MachineAccelerators(type=devices.type, count=devices.count) if devices else None,
         disk_gb=pool.disk.size_gb,
     )

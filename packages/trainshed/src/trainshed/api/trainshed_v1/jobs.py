@@ -13,14 +13,7 @@ from msgspec import UNSET, UnsetType, structs
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.policy import member_fault
 from trainshed.access.principals import member_of
-from trainshed.api.calls.paging import (
-    Page,
-    decode_position,
-    encode_token,
-    first_page,
-    list_jobs,
-    page_size,
-)
+from trainshed.api.calls.paging import Page, decode_position, encode_token, first_page, list_jobs, page_size
 from trainshed.api.calls.services import Services
 from trainshed.api.filters.jobs import JobFilter
 from trainshed.api.filters.matching import LAST_TIME, matches_all
@@ -46,17 +39,7 @@ from trainshed.core.printed_measures import Bound, read_bound
 from trainshed.core.units import text_micros
 from trainshed.core.works import Work
 from trainshed.store import audit
-from trainshed.store.port import (
-    PERSON,
-    Column,
-    Condition,
-    Created,
-    Either,
-    Equal,
-    Every,
-    HasLabel,
-    JobQuery,
-)
+from trainshed.store.port import PERSON, Column, Condition, Created, Either, Equal, Every, HasLabel, JobQuery
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1.record import Nothing
 from trainshed.wire.trainshed_v1.timeline import Timeline
@@ -178,9 +161,7 @@ async def list_(call: JsonCall) -> records.JobList:
         clock = asyncio.get_running_loop().time
         until = clock() + _TREND_TIME_LIMIT
         shown = [
-            structs.replace(
-                view, trend=await trend(call.services, job, bounds, reads=clock() < until)
-            )
+            structs.replace(view, trend=await trend(call.services, job, bounds, reads=clock() < until))
             for view, (job, _) in zip(shown, page.jobs, strict=True)
         ]
     counts = UNSET
@@ -280,8 +261,7 @@ async def timeline(call: JsonCall) -> Timeline:
         name=str(work.name),
         skipped=skipped,
         entries=tuple(
-            views.timeline_entry(with_links(call.services, work, entry))
-            for entry in entries[skipped:]
+            views.timeline_entry(with_links(call.services, work, entry)) for entry in entries[skipped:]
         ),
     )
 
@@ -384,9 +364,7 @@ def _filter(call: JsonCall) -> tuple[JobFilter, tuple[str, ...]]:
     def passes(work: Work) -> bool:
         return all(test.passes(work) for test in tests)
 
-    job_filter = JobFilter(
-        passes if tests else matches_all, Every(conditions) if conditions else None
-    )
+    job_filter = JobFilter(passes if tests else matches_all, Every(conditions) if conditions else None)
     return job_filter, (*filter_texts, *map("".join, labels))
 
 

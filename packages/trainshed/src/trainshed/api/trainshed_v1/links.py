@@ -37,9 +37,7 @@ async def open_shell(call: JsonCall) -> records.ShellTicket:
     port = name if is_port(name) else pages_of(job.labels).get(name)
     if name and port is None:
         offered = ", ".join(pages_of(job.labels)) or "none"
-        faults.add(
-            "port", f"The port must be a number up to {HIGHEST} or a page of the job: {offered}."
-        )
+        faults.add("port", f"The port must be a number up to {HIGHEST} or a page of the job: {offered}.")
     replica, attempt = read_replica(choice.replica, job, faults), choice.attempt
     if autopsy and port:
         faults.add("port", "A failed replica has no open ports.")
@@ -89,12 +87,9 @@ def _find_autopsy(shells: Terminals, job: Job, replica: ReplicaId | None, attemp
             "the autopsy has expired (setting `autopsy_ttl`), or its cluster node no longer exists."
         )
     available = ", ".join(
-        f"{log_task_name(job.name.api, autopsy.replica)} of attempt {autopsy.attempt}"
-        for autopsy in existing
+        f"{log_task_name(job.name.api, autopsy.replica)} of attempt {autopsy.attempt}" for autopsy in existing
     )
-    raise NotFound(
-        f"{job.name} has no autopsy of this replica and attempt. Use one of: {available}."
-    )
+    raise NotFound(f"{job.name} has no autopsy of this replica and attempt. Use one of: {available}.")
 
 
 async def view(call: JsonCall) -> ViewLink:

@@ -113,9 +113,7 @@ async def _is_finished(services: Services, uid: JobUid) -> bool:
     return work.state.is_final
 
 
-def _pieces(
-    logs: LogReader, job: Job, seen: Position, since: Nanos, replicas: Replicas
-) -> Iterator[bytes]:
+def _pieces(logs: LogReader, job: Job, seen: Position, since: Nanos, replicas: Replicas) -> Iterator[bytes]:
     """Yield the current lines in parts of about _PIECE_SIZE bytes.
 
     `seen` is updated when a block of lines is read. The caller must therefore consume all parts before it
@@ -169,9 +167,7 @@ def selected_replicas(job: Job, names: tuple[str, ...]) -> Replicas:
     """Return the replicas with these names; None = all replicas. A name may be `service`. Raises
     InvalidRequest for unknown names."""
     faults = Faults()
-    chosen = [
-        SERVICE if name == SERVICE_TASK else read_replica(name, job, faults) for name in names
-    ]
+    chosen = [SERVICE if name == SERVICE_TASK else read_replica(name, job, faults) for name in names]
     faults.refuse()
     return frozenset(chosen) or None
 
@@ -270,10 +266,7 @@ async def page(call: JsonCall) -> records.LogPage:
         later=later,
         more=more,
         over=job.state.is_final,
-        tasks=(
-            *(log_task_name(job.name.api, replica) for replica in job.spec.replicas()),
-            SERVICE_TASK,
-        ),
+        tasks=(*(log_task_name(job.name.api, replica) for replica in job.spec.replicas()), SERVICE_TASK),
     )
 
 

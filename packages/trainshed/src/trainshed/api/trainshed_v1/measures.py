@@ -17,13 +17,7 @@ from trainshed.api.resources.jobs import descendant_jobs, find_work
 from trainshed.api.trainshed_v1 import describing
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.core.curves import CurveSeries, Point, last_point, thin
-from trainshed.core.errors import (
-    FailedPrecondition,
-    InvalidRequest,
-    NotFound,
-    Unavailable,
-    Violation,
-)
+from trainshed.core.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import StudyName, log_task_name
@@ -82,10 +76,7 @@ async def curves(call: JsonCall) -> records.JobCurves:
         curves_by_job.append((job, series[:remaining]))
         remaining -= min(remaining, len(series))
     charts = call.number("charts", None)
-    drawn = {
-        job.uid: await asyncio.to_thread(_chart_curves, series, charts)
-        for job, series in curves_by_job
-    }
+    drawn = {job.uid: await asyncio.to_thread(_chart_curves, series, charts) for job, series in curves_by_job}
     max_points = min(max_points, max(2, _MAX_TOTAL_POINTS // max(sum(map(len, drawn.values())), 1)))
     views: list[records.JobCurve] = []
     for job, series in curves_by_job:
@@ -103,9 +94,7 @@ async def curves(call: JsonCall) -> records.JobCurves:
         more = len(started_jobs) > _MAX_PRINTING_JOBS
         for job in started_jobs[-_MAX_PRINTING_JOBS:]:
             known = await reader.read(services.logs, job)
-            views += [
-                view for view in _printed_curves(job, known.measures, max_points) if passes(view)
-            ]
+            views += [view for view in _printed_curves(job, known.measures, max_points) if passes(view)]
         if call.flag("replicas") and started_jobs and isinstance(work, Job):
             primary = primary_of(work).id
             for replica in work.replicas[:_MAX_REPLICAS]:
@@ -155,11 +144,7 @@ def _chart_curves(series: Sequence[CurveSeries], charts: int | None) -> Sequence
     for curve in series:
         if curve.count > 1:
             lines.setdefault(split_name(curve.tag)[0] or curve.tag, []).append(curve)
-    return [
-        curve
-        for name in sorted(lines, key=rank)[:charts]
-        for curve in lines[name][:_MAX_CHART_LINES]
-    ]
+    return [curve for name in sorted(lines, key=rank)[:charts] for curve in lines[name][:_MAX_CHART_LINES]]
 
 
 def _printed_curves(
@@ -178,9 +163,7 @@ def _printed_curves(
             unit=series.unit,
             count=len(series.points),
             value=json_number(series.points[-1].value),
-            points=tuple(
-                [_point(point.step, Nanos(round(point.at * 1e9)), point.value) for point in points]
-            ),
+            points=tuple([_point(point.step, Nanos(round(point.at * 1e9)), point.value) for point in points]),
         )
 
 
@@ -288,14 +271,10 @@ async def _read_measures(services: Services, work: Work, *, reads: bool = True) 
         for series in known.measures.series
     ]
     logged = await services.curves.series(work.uid)
-    return printed + [
-        _Measure(curve.tag, split_name(curve.run)[1], (curve.value,), True) for curve in logged
-    ]
+    return printed + [_Measure(curve.tag, split_name(curve.run)[1], (curve.value,), True) for curve in logged]
 
 
-async def trend(
-    services: Services, work: Work, bounds: Sequence[Bound], *, reads: bool
-) -> Trend | UnsetType:
+async def trend(services: Services, work: Work, bounds: Sequence[Bound], *, reads: bool) -> Trend | UnsetType:
     """Return the trend of one metric of a job, tuning job or pipeline. This is the metric of the first bound,
     or else a printed metric, or else a metric in event files. `reads`: as for `_read_measures`."""
     measured = await _read_measures(services, work, reads=reads)
@@ -303,8 +282,7 @@ async def trend(
         return UNSET
     bounded = [known for known in measured for bound in bounds[:1] if known.is_within(bound)]
     shown = min(
-        bounded or measured,
-        key=lambda known: (known.is_logged, rank(split_name(known.name)[0]), known.part),
+        bounded or measured, key=lambda known: (known.is_logged, rank(split_name(known.name)[0]), known.part)
     )
     values = tuple([json_number(math.nan if value is None else value) for value in shown.values])
     return Trend(measure=shown.name[:_MAX_LINE_LENGTH], values=values)

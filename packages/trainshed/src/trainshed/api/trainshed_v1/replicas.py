@@ -81,12 +81,7 @@ def read_attempt(call: JsonCall, job: Job) -> int:
 
 
 def _replica(  # noqa: PLR0917  all inputs of a usage record
-    job: Job,
-    pool: WorkerPool,
-    replica: ReplicaId,
-    state: str,
-    usage: ReplicaUsage | None,
-    points: int,
+    job: Job, pool: WorkerPool, replica: ReplicaId, state: str, usage: ReplicaUsage | None, points: int
 ) -> records.ReplicaUsage:
     life = usage.lives[-1] if usage else Life(0, 0)
     last = life.looks[-1] if life.looks else None
@@ -124,9 +119,7 @@ def _replica(  # noqa: PLR0917  all inputs of a usage record
     )
 
 
-def _gpus(
-    pool: WorkerPool, life: Life, last_point: tuple[float | None, ...]
-) -> tuple[records.GpuUsage, ...]:
+def _gpus(pool: WorkerPool, life: Life, last_point: tuple[float | None, ...]) -> tuple[records.GpuUsage, ...]:
     """Return the usage of all GPUs of a replica. GPUs without measurements are included."""
     devices = pool.machine.accelerators
     looks = life.looks[-1].gpus if life.looks else ()

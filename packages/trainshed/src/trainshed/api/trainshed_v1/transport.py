@@ -107,9 +107,7 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ),
     ("GET", "audit"): Method("trainshed.v1.Audit.List", access.audit),
     ("GET", "nodes"): Method("trainshed.v1.Nodes.List", capacity.list_nodes),
-    ("POST", "nodes/{node}:drain"): Method(
-        "trainshed.v1.Nodes.Drain", capacity.drain, body=DrainRequest
-    ),
+    ("POST", "nodes/{node}:drain"): Method("trainshed.v1.Nodes.Drain", capacity.drain, body=DrainRequest),
     ("POST", "nodes/{node}:undrain"): Method("trainshed.v1.Nodes.Undrain", capacity.undrain),
     ("GET", "quotas"): Method("trainshed.v1.Quotas.List", capacity.list_quotas),
     ("POST", "quotas:set"): Method("trainshed.v1.Quotas.Set", capacity.set_quota, body=QuotaLimit),
@@ -136,12 +134,8 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "jobs/{job}/outlook"): Method("trainshed.v1.Jobs.Outlook", measures.outlook),
     ("GET", "jobs/{job}/logs"): Method("trainshed.v1.Jobs.Logs", stream=logs.logs),
     ("GET", "jobs/{job}/logPage"): Method("trainshed.v1.Jobs.LogPage", logs.page),
-    ("POST", "jobs/{job}:shell"): Method(
-        "trainshed.v1.Jobs.Shell", links.open_shell, body=ReplicaChoice
-    ),
-    ("POST", "jobs/{job}:tensorboard"): Method(
-        "trainshed.v1.Jobs.Tensorboard", links.view, body=ViewRequest
-    ),
+    ("POST", "jobs/{job}:shell"): Method("trainshed.v1.Jobs.Shell", links.open_shell, body=ReplicaChoice),
+    ("POST", "jobs/{job}:tensorboard"): Method("trainshed.v1.Jobs.Tensorboard", links.view, body=ViewRequest),
     ("GET", "jobs/{job}/watch"): Method("trainshed.v1.Jobs.Watch", stream=describing.watch),
 }
 """Methods by HTTP verb and path template below the prefix. A path variable is the encoded name of a member.

@@ -26,9 +26,7 @@ from trainshed.wire.trainshed_v1 import jobs as records
 
 _WAITING_KINDS: Final[Mapping[JobState, frozenset[str]]] = {
     JobState.QUEUED: frozenset({"waiting"}),
-    JobState.PREPARING: frozenset(
-        {"waiting", "admitted", "attempt", "preparing", "launching", "delayed"}
-    ),
+    JobState.PREPARING: frozenset({"waiting", "admitted", "attempt", "preparing", "launching", "delayed"}),
 }
 """For each state of a job, the kinds of timeline entries that explain why the job is not running yet."""
 
@@ -56,9 +54,7 @@ def summary(job: Work) -> records.JobSummary:
         rule=outcome.rule if outcome else "",
         machines=machine_types,
         accelerators=accelerators,
-        error=records.JobError(
-            code=job.error.code, message=job.error.message, reason=job.error.reason or ""
-        )
+        error=records.JobError(code=job.error.code, message=job.error.message, reason=job.error.reason or "")
         if job.error is not None
         else UNSET,
     )
@@ -125,10 +121,7 @@ def with_replicas(
 
 def timeline_entry(entry: TimelineEntry) -> timeline.TimelineEntry:
     return timeline.TimelineEntry(
-        at=text_micros(entry.at),
-        kind=entry.kind,
-        message=entry.message,
-        details=dict(entry.details),
+        at=text_micros(entry.at), kind=entry.kind, message=entry.message, details=dict(entry.details)
     )
 
 
@@ -203,9 +196,7 @@ def _failure(work: Work, outcome: Outcome | None) -> records.Failure | None:
     )
 
 
-def waiting_texts(
-    job: Job, timeline: Sequence[TimelineEntry], waiting: Waiting | None
-) -> list[str]:
+def waiting_texts(job: Job, timeline: Sequence[TimelineEntry], waiting: Waiting | None) -> list[str]:
     """Return the reasons why the job waits for capacity, or else the last entry in the timeline that explains
     why the job is not running yet."""
     if waiting is not None:

@@ -27,21 +27,10 @@ from trainshed.buckets.admission import (
 from trainshed.buckets.disk.generations import Generations
 from trainshed.buckets.disk.records import lock_directory
 from trainshed.buckets.disk.tree import DIRECTORY_FLAGS, DIRECTORY_MODE, Walk
-from trainshed.buckets.errors import (
-    Conflict,
-    InvalidRequest,
-    NotFound,
-    PreconditionFailed,
-    no_such_bucket,
-)
+from trainshed.buckets.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed, no_such_bucket
 from trainshed.buckets.names import validate_bucket_name
 from trainshed.buckets.port import ALWAYS, Conditions
-from trainshed.buckets.settings import (
-    merge_settings,
-    prevents_public_access,
-    protections,
-    reject_unsupported,
-)
+from trainshed.buckets.settings import merge_settings, prevents_public_access, protections, reject_unsupported
 from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.core.names import DEFAULT_BUCKET
 from trainshed.replica.system import durable
@@ -94,9 +83,7 @@ class BucketCatalog:
         for table in rules.tables:
             if table.is_remote and not self._record(table.name).exists():
                 record = BucketRecord(table.name, DEFAULT_LOCATION, now(), now())
-                durable.write(
-                    str(self._record(table.name)), msgspec.json.encode(record), is_shared=True
-                )
+                durable.write(str(self._record(table.name)), msgspec.json.encode(record), is_shared=True)
 
     def directory(self, bucket: str) -> Path:
         """Return the visible tree of a bucket, which is bind-mounted at `/gcs/BUCKET`."""
@@ -238,12 +225,7 @@ class BucketCatalog:
             return self.get(bucket)
 
     def patch(
-        self,
-        bucket: str,
-        changes: Mapping[str, Any],
-        conditions: Conditions = ALWAYS,
-        *,
-        whole: bool = False,
+        self, bucket: str, changes: Mapping[str, Any], conditions: Conditions = ALWAYS, *, whole: bool = False
     ) -> BucketRecord:
         """Merge `changes` into the editable properties of a bucket. A value of None removes a property.
         `labels` are merged by key. `whole`: also remove all properties that are not in `changes`. Raises
@@ -256,9 +238,7 @@ class BucketCatalog:
                 reject_unsupported(protections(settings), _REMOTE_BUCKET)
             return self._save(replace(record, settings=settings))
 
-    def set_policy(
-        self, bucket: str, bindings: list[dict[str, Any]], etag: str = ""
-    ) -> BucketRecord:
+    def set_policy(self, bucket: str, bindings: list[dict[str, Any]], etag: str = "") -> BucketRecord:
         """Store the bindings of the bucket's IAM policy, which `admission` applies. `etag`: the expected tag
         of the bucket; "" = any. Raises `PreconditionFailed` if the tag differs, or if the bucket prevents
         public access and a binding is public."""

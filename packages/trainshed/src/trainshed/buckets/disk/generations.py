@@ -80,9 +80,7 @@ class Generations:
         query = "SELECT record FROM generations WHERE bucket = ? AND name = ? ORDER BY generation"
         rows = self._rows(query, (bucket, name.encode()))
         records = [msgspec.json.decode(encoded, type=ObjectRecord) for (encoded,) in rows]
-        return [
-            record for record in records if self.content(bucket, name, record.generation).exists()
-        ]
+        return [record for record in records if self.content(bucket, name, record.generation).exists()]
 
     def next_name(self, bucket: str, floor: bytes) -> bytes | None:
         """Return the first name from `floor` on, in byte order, that may have noncurrent generations."""

@@ -54,12 +54,7 @@ from trainshed.buckets.errors import (
 from trainshed.buckets.listing import floor_of, list_page, with_noncurrent
 from trainshed.buckets.names import MARK, validate_object_name
 from trainshed.buckets.port import Draft, FileIdentity, ObjectRecord, ObjectRef, Page, Query
-from trainshed.buckets.settings import (
-    EVENT_BASED_HOLD,
-    holds_by_default,
-    keeps_generations,
-    storage_class,
-)
+from trainshed.buckets.settings import EVENT_BASED_HOLD, holds_by_default, keeps_generations, storage_class
 from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.replica.system import durable
 
@@ -246,10 +241,7 @@ class ObjectStore:
         if self.now() - record.file.mtime_ns > _SETTLED_NS:
             # Storing the checksums only saves work at the next read. A read-only tree or a later write is
             # therefore no error.
-            with (
-                suppress(OSError, BucketsError),
-                self._open_exclusively(ObjectRef(bucket, name)) as now,
-            ):
+            with suppress(OSError, BucketsError), self._open_exclusively(ObjectRef(bucket, name)) as now:
                 if now.record.file == record.file:
                     self._files.save(now.fd, key_of(bucket, name), with_sums(now.record))
         return with_sums(record)
@@ -272,9 +264,7 @@ class ObjectStore:
         with self._open_exclusively(ref) as handle:
             record = handle.record
             ref.conditions.check(record.generation, record.metageneration)
-            changed = replace(
-                change(record), metageneration=record.metageneration + 1, updated_ns=self.now()
-            )
+            changed = replace(change(record), metageneration=record.metageneration + 1, updated_ns=self.now())
             if record.deleted_ns:
                 self.generations.note(ref.bucket, ref.name, changed)
             else:

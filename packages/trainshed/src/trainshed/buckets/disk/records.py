@@ -184,9 +184,7 @@ def _decode(encoded: bytes) -> ObjectRecord | None:
 def _is_time_of(kept: FileIdentity, copy: FileIdentity) -> bool:
     """Whether the modification time of a copied file equals that of the original, within the precision of the
     copying tool. Tar and older tools truncate times to seconds, some tools to microseconds."""
-    return any(
-        copy.mtime_ns == kept.mtime_ns - kept.mtime_ns % unit for unit in (1, 1_000, 1_000_000_000)
-    )
+    return any(copy.mtime_ns == kept.mtime_ns - kept.mtime_ns % unit for unit in (1, 1_000, 1_000_000_000))
 
 
 def _has_content_of(fd: int, record: ObjectRecord, identity: FileIdentity) -> bool:
@@ -237,15 +235,11 @@ class RecordTable:
         if before is None:
             self._do("INSERT OR REPLACE INTO records VALUES (?, ?)", (key, record))
         else:
-            self._do(
-                "UPDATE records SET record = ? WHERE key = ? AND record = ?", (record, key, before)
-            )
+            self._do("UPDATE records SET record = ? WHERE key = ? AND record = ?", (record, key, before))
 
     def drop(self, key: str, before: bytes | None = None) -> None:
         """Remove the record of a deleted object. `before`: as in `put`."""
-        self._do(
-            "DELETE FROM records WHERE key = ? AND record = coalesce(?, record)", (key, before)
-        )
+        self._do("DELETE FROM records WHERE key = ? AND record = coalesce(?, record)", (key, before))
 
     def count(self) -> int:
         """Return the number of records; 0 if the table cannot be read."""
@@ -289,9 +283,7 @@ def _open(path: Path) -> sqlite3.Connection:
         raise  # Keep the file. It is intact, but disk space, a permission or descriptors are missing.
     except sqlite3.DatabaseError as error:
         aside = path.with_name(f"{path.name}.damaged")
-        log.warning(
-            "buckets: %s is damaged (%s) and is recreated. The old file is %s", path, error, aside
-        )
+        log.warning("buckets: %s is damaged (%s) and is recreated. The old file is %s", path, error, aside)
         path.replace(aside)
         for end in ("-wal", "-shm"):
             path.with_name(path.name + end).unlink(missing_ok=True)
@@ -301,9 +293,7 @@ def _open(path: Path) -> sqlite3.Connection:
 def connect(path: Path, schema: Sequence[str]) -> sqlite3.Connection:
     """Open a table that several threads and processes may use, and create it if it does not exist. Raises
     sqlite3.Error."""
-    connection = sqlite3.connect(
-        path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-    )
+    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
         for statement in schema:
             connection.execute(statement)

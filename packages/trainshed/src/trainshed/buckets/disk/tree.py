@@ -263,9 +263,7 @@ class Walk:
             if not member.is_directory:
                 if full >= self.floor:
                     yield Entry(name + member.segment, inner, member.leaf)
-            elif (full >= self.floor or self.floor.startswith(full)) and len(
-                stack
-            ) <= MAX_OBJECT_DEPTH:
+            elif (full >= self.floor or self.floor.startswith(full)) and len(stack) <= MAX_OBJECT_DEPTH:
                 child = f"{name}{member.segment}/"
                 stack.append((child, inner, self._members(child, inner)))
 

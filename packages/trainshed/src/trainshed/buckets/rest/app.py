@@ -51,16 +51,7 @@ from trainshed.buckets.settings import check_request
 from trainshed.buckets.signatures import is_signed, read_signature
 from trainshed.httpd.connections import SET_HOLDER
 from trainshed.httpd.hosts import Hosts, refuse
-from trainshed.httpd.messages import (
-    Message,
-    Receive,
-    Request,
-    Response,
-    Scope,
-    Send,
-    respond,
-    serve,
-)
+from trainshed.httpd.messages import Message, Receive, Request, Response, Scope, Send, respond, serve
 
 _THREADS = 32
 """Number of threads for blocking file work. It exceeds the number of processors, because most of the work is
@@ -147,9 +138,7 @@ class BucketsApp:
         # authorize reading the object.
         is_upload = call.request.method in {"PUT", "DELETE"} and "upload_id" in call.query
         if call.target.endpoint is Endpoint.XML and is_upload:
-            signer = await call.run(
-                call.sessions.signer, call.target.bucket, call.query["upload_id"]
-            )
+            signer = await call.run(call.sessions.signer, call.target.bucket, call.query["upload_id"])
             if signer is not None:
                 return self._authenticator.signer(signer)
         match call.listener:
@@ -184,9 +173,7 @@ class BucketsApp:
                 await call.run(call.store.catalog.get, call.target.bucket)
             request = call.request
             call.signer = self._authenticator.verify(
-                read_signature(
-                    request.method, request.raw_path, request.parameters, request.scope["headers"]
-                )
+                read_signature(request.method, request.raw_path, request.parameters, request.scope["headers"])
             )
         return self._authenticator.signer(call.signer)
 
@@ -253,9 +240,7 @@ class BucketsApp:
                 return await upload(call)
             case Endpoint.DOWNLOAD:
                 if call.request.method not in {"GET", "HEAD"}:
-                    raise NotSupported(
-                        f"{call.request.method} at {call.path} is not supported. Use GET."
-                    )
+                    raise NotSupported(f"{call.request.method} at {call.path} is not supported. Use GET.")
                 return await download(call)
             case Endpoint.XML:
                 return await answer_xml(call)
@@ -329,16 +314,12 @@ def _fault(call: Call, error: Exception) -> BucketsError:
             )
         case OSError() if error.errno == errno.EROFS:
             _log.warning("not stored: %s %s: %s", *what, error.strerror)
-            return Unavailable(
-                f"The storage is not writable: {error.strerror}. Mount it for writing."
-            )
+            return Unavailable(f"The storage is not writable: {error.strerror}. Mount it for writing.")
         case OSError() if error.errno in _FULL_DISK_ERRORS:
             # Log no traceback: the error repeats for each attempt of each caller, and the log may be on the
             # same full disk.
             _log.warning("out of space: %s %s: %s", *what, error.strerror)
-            return Unavailable(
-                f"The storage is full: {error.strerror}. Free some space and try again."
-            )
+            return Unavailable(f"The storage is full: {error.strerror}. Free some space and try again.")
         case OSError():
             _log.error("file error: %s %s", *what, exc_info=error)
             return BucketsError(f"Internal error: {error.strerror}. Try again.")

@@ -42,9 +42,7 @@ async def collection(call: Call) -> Response:
         case "POST":
             return await _insert(call)
         case method:
-            raise NotSupported(
-                f"{method} on the list of buckets is not supported. Use GET or POST."
-            )
+            raise NotSupported(f"{method} on the list of buckets is not supported. Use GET or POST.")
 
 
 async def bucket(call: Call) -> Response:
@@ -58,17 +56,13 @@ async def bucket(call: Call) -> Response:
             call.check_tag(record.etag)
         case "PATCH" | "PUT" as method:
             whole = method == "PUT"
-            record = await call.run(
-                catalog.patch, name, await call.json(), call.conditions(), whole=whole
-            )
+            record = await call.run(catalog.patch, name, await call.json(), call.conditions(), whole=whole)
         case "DELETE":
             await call.run(catalog.delete, name, call.conditions())
             _log.warning("bucket %s was deleted by %s", name, _describe_caller(call))
             return Response(status=204)
         case method:
-            raise NotSupported(
-                f"{method} on a bucket is not supported. Use GET, PATCH, PUT or DELETE."
-            )
+            raise NotSupported(f"{method} on a bucket is not supported. Use GET, PATCH, PUT or DELETE.")
     return json_answer(_view(call, record))
 
 
@@ -106,9 +100,7 @@ async def part(call: Call) -> Response:
             bindings, etag = _bindings(policy), str(policy.get("etag") or "")
             admit_policy(call.caller, bindings)
             record = await call.run(catalog.set_policy, call.target.bucket, bindings, etag)
-            _log.warning(
-                "policy of bucket %s was set by %s", call.target.bucket, _describe_caller(call)
-            )
+            _log.warning("policy of bucket %s was set by %s", call.target.bucket, _describe_caller(call))
             return json_answer(policy_view(record))
         case "GET", "iam/testPermissions":
             if call.caller.email is None:

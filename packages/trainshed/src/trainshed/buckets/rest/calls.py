@@ -82,9 +82,7 @@ class Call:
         self._pool = pool
         # Ignore the authorization header if the URL contains a key, and at all listeners other than the TCP
         # port. It identifies the caller only at that port.
-        header = (
-            None if key or listener is not Listener.PORT else request.headers.get("authorization")
-        )
+        header = None if key or listener is not Listener.PORT else request.headers.get("authorization")
         self.recheck = PermissionRecheck(partial(check_admission, self), header)
         self.query = request.query
         self.listener = listener
@@ -117,10 +115,7 @@ class Call:
         return own if project in {"", "_", "<none>", str(project_number(own))} else project
 
     async def run(
-        self,
-        work: Callable[Parameters, Result],
-        *args: Parameters.args,
-        **kwargs: Parameters.kwargs,
+        self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Result:
         """Run blocking work in a worker thread."""
         loop = asyncio.get_running_loop()
@@ -209,9 +204,7 @@ class Call:
                 pending += chunk
                 total += len(chunk)
                 if limit is not None and total > limit:
-                    raise InvalidRequest(
-                        f"The request's body has over {limit} bytes. Send fewer bytes."
-                    )
+                    raise InvalidRequest(f"The request's body has over {limit} bytes. Send fewer bytes.")
                 if len(pending) >= BLOCK:
                     yield bytes(pending)
                     pending.clear()
@@ -283,9 +276,7 @@ def answer(
     body: bytes = b"", status: int = 200, headers: Mapping[str, str] | None = None, kind: str = ""
 ) -> Response:
     """Return a response whose headers include the length and the media type (`kind`) of its body."""
-    raw = [
-        (name.lower().encode(), text.encode("latin-1")) for name, text in (headers or {}).items()
-    ]
+    raw = [(name.lower().encode(), text.encode("latin-1")) for name, text in (headers or {}).items()]
     names = {name for name, _ in raw}
     if status not in (204, 304) and b"content-length" not in names:
         raw.append((b"content-length", str(len(body)).encode()))

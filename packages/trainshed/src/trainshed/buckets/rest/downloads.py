@@ -77,12 +77,7 @@ class ContentResponse(Response):
     """Streams an object, and closes it when the response ends, even if the response was never started."""
 
     def __init__(
-        self,
-        call: Call,
-        opened: Opened,
-        content: AsyncIterator[bytes],
-        status: int,
-        headers: dict[str, str],
+        self, call: Call, opened: Opened, content: AsyncIterator[bytes], status: int, headers: dict[str, str]
     ) -> None:
         raw = [(name.lower().encode(), text.encode("latin-1")) for name, text in headers.items()]
         super().__init__(status=status, headers=raw)

@@ -63,9 +63,7 @@ class MultipartReader:
         self._buffer += block
         if self.head is None and not self._parse_head():
             if len(self._buffer) > _MAX_HEAD:
-                raise InvalidRequest(
-                    "The metadata part of the multipart upload is over 1 MiB. Shorten it."
-                )
+                raise InvalidRequest("The metadata part of the multipart upload is over 1 MiB. Shorten it.")
             return b""
         certain = len(self._buffer) - len(self._delimiter) - _MAX_EPILOGUE
         if certain <= 0:
@@ -81,9 +79,7 @@ class MultipartReader:
             # If the content is empty, the delimiter may directly follow the blank line.
             if self.head is not None and self._buffer.startswith(self._delimiter + b"--"):
                 return b""
-            raise InvalidRequest(
-                "The multipart upload ends before its closing boundary. Send all of it."
-            )
+            raise InvalidRequest("The multipart upload ends before its closing boundary. Send all of it.")
         return bytes(self._buffer[:end])
 
     def _parse_head(self) -> bool:
@@ -161,9 +157,7 @@ class InnerRequest(Struct, frozen=True):
     content_id: str
 
 
-async def answer_batch(
-    call: Call, answer_part: Callable[[InnerRequest], Awaitable[Response]]
-) -> Response:
+async def answer_batch(call: Call, answer_part: Callable[[InnerRequest], Awaitable[Response]]) -> Response:
     """Return the response to a batch: the responses to its requests, in order. Raises `InvalidRequest` if the
     batch is malformed."""
     sent = b"".join([block async for block in call.blocks(limit=_MAX_BATCH_BYTES)])
@@ -183,10 +177,7 @@ async def answer_batch(
             f"Content-ID: <response-{inner.content_id.strip('<>')}>",
             "",
             f"HTTP/1.1 {response.status} {'OK' if response.status < 300 else 'Error'}",
-            *(
-                f"{name.decode('latin-1')}: {value.decode('latin-1')}"
-                for name, value in response.headers
-            ),
+            *(f"{name.decode('latin-1')}: {value.decode('latin-1')}" for name, value in response.headers),
             "",
             "",
         ]
@@ -222,9 +213,7 @@ def _request(payload: bytes, content_id: str) -> InnerRequest:
     headers, content = _headers(bytearray(payload + b"\n\n"), 0) or ({}, len(payload))
     words = payload.partition(b"\n")[0].split()
     if len(words) < 2:
-        raise InvalidRequest(
-            "A part of the batch has no request line. Send, for example, 'DELETE /path'."
-        )
+        raise InvalidRequest("A part of the batch has no request line. Send, for example, 'DELETE /path'.")
     target = words[1]
     if b"://" in target:
         target = b"/" + target.partition(b"://")[2].partition(b"/")[2]

@@ -68,8 +68,7 @@ async def collection(call: Call) -> Response:
         answer["prefixes"] = page.prefixes
     if page.objects:
         answer["items"] = [
-            object_view(call.base, call.target.bucket, name, record)
-            for name, record in page.objects
+            object_view(call.base, call.target.bucket, name, record) for name, record in page.objects
         ]
     return json_answer(answer)
 
@@ -93,9 +92,7 @@ async def item(call: Call) -> Response:
             await call.run(objects.delete, call.ref())
             return Response(status=204)
         case method:
-            raise NotSupported(
-                f"{method} on an object is not supported. Use GET, PATCH, PUT or DELETE."
-            )
+            raise NotSupported(f"{method} on an object is not supported. Use GET, PATCH, PUT or DELETE.")
     return json_answer(object_view(call.base, bucket, name, record))
 
 
@@ -119,9 +116,7 @@ async def action(call: Call) -> Response:
     )
     target = call.destination()
     work = move if verb == "moveTo" else copy
-    record = await call.run_in_steps(
-        work(call.store, source, target, _redraft(body, call.checksums()))
-    )
+    record = await call.run_in_steps(work(call.store, source, target, _redraft(body, call.checksums())))
     resource = object_view(call.base, target.bucket, target.name, record)
     if verb != "rewriteTo":
         return json_answer(resource)
@@ -144,10 +139,7 @@ async def _compose(call: Call, body: Mapping[str, Any]) -> ObjectRecord:
     destination = check_object(require_object(body.get("destination"), "destination"))
     # Ignore checksums in the resource of the destination: clients send those of the first component.
     draft = Draft(
-        editable_fields(destination),
-        custom_metadata(destination),
-        call.checksums(),
-        holds_of(destination),
+        editable_fields(destination), custom_metadata(destination), call.checksums(), holds_of(destination)
     )
     return await call.run_in_steps(compose(call.store, call.ref(), sources, draft))
 
@@ -158,9 +150,7 @@ def _source(bucket: str, entry: Any) -> ObjectRef:
     if not isinstance(name, str):
         raise InvalidRequest("An entry of 'sourceObjects' has no 'name'. Add it.")
     conditions = require_object(fields.get("objectPreconditions"), "objectPreconditions")
-    numbers = {
-        key: str(value) for key, value in {**conditions, **fields}.items() if value is not None
-    }
+    numbers = {key: str(value) for key, value in {**conditions, **fields}.items() if value is not None}
     return ObjectRef(
         bucket,
         name,
@@ -193,10 +183,7 @@ def _change(body: Mapping[str, Any], *, whole: bool) -> Callable[[ObjectRecord],
     def change(record: ObjectRecord) -> ObjectRecord:
         if whole:
             return replace(
-                record,
-                fields=editable_fields(body),
-                metadata=custom_metadata(body),
-                holds=holds_of(body),
+                record, fields=editable_fields(body), metadata=custom_metadata(body), holds=holds_of(body)
             )
         fields = {key: text for key, text in record.fields.items() if key not in body}
         fields.update(editable_fields({key: body.get(key) for key in EDITABLE}))

@@ -14,12 +14,7 @@ from trainshed.buckets.port import Draft, ObjectRecord, read_digits
 from trainshed.buckets.rest.calls import Call, answer, json_answer, parse_json, with_header
 from trainshed.buckets.rest.multipart import MultipartReader
 from trainshed.buckets.rest.uploads import CommittedUpload, UploadSpec, UploadWriter
-from trainshed.buckets.rest.views import (
-    custom_metadata,
-    editable_fields,
-    object_view,
-    record_headers,
-)
+from trainshed.buckets.rest.views import custom_metadata, editable_fields, object_view, record_headers
 from trainshed.buckets.settings import check_object, holds_of
 from trainshed.httpd.messages import Disconnected, Response
 
@@ -41,12 +36,8 @@ async def upload(call: Call) -> Response:
             case "resumable":
                 return await _start(call)
             case _:
-                raise InvalidRequest(
-                    f"Unknown uploadType '{kind}'. Use media, multipart or resumable."
-                )
-    raise NotSupported(
-        f"{method} on the upload address is not supported. Start an upload with POST."
-    )
+                raise InvalidRequest(f"Unknown uploadType '{kind}'. Use media, multipart or resumable.")
+    raise NotSupported(f"{method} on the upload address is not supported. Start an upload with POST.")
 
 
 async def _media(call: Call) -> Response:
@@ -88,21 +79,13 @@ async def _multipart(call: Call) -> Response:
             )
         verify(body.sums(), Checksums(call.content_md5, ""))
         head = reader.head
-        return await _commit(
-            call, name, staged, resource, content_type=head.content_type, sums=head.expected
-        )
+        return await _commit(call, name, staged, resource, content_type=head.content_type, sums=head.expected)
     finally:
         await call.run(staged.discard)
 
 
 async def _commit(
-    call: Call,
-    name: str,
-    staged: Staged,
-    resource: Mapping[str, Any],
-    *,
-    content_type: str,
-    sums: Checksums,
+    call: Call, name: str, staged: Staged, resource: Mapping[str, Any], *, content_type: str, sums: Checksums
 ) -> Response:
     """Commit the content as an object. `sums`: the client's checksums in addition to those in `resource` and
     in `X-Goog-Hash`."""
@@ -242,8 +225,7 @@ def _content_range(call: Call) -> tuple[int | None, int | None, bool]:
             "Send 'bytes FIRST-LAST/TOTAL', with '*' for unknown values."
         )
     first, last, total = (
-        None if digits in (None, "*") else read_digits(digits, "Content-Range")
-        for digits in match.groups()
+        None if digits in (None, "*") else read_digits(digits, "Content-Range") for digits in match.groups()
     )
     return first, total, first is not None and last is None
 

@@ -21,15 +21,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from trainshed.access.principals import Bearer
-from trainshed.buckets.content import (
-    BLOCK,
-    UNKNOWN,
-    Checksums,
-    Digest,
-    Staged,
-    merge_checksums,
-    write_all,
-)
+from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Digest, Staged, merge_checksums, write_all
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import BucketsError, NoSuchUpload, Unavailable
@@ -304,9 +296,7 @@ class UploadWriter:
             return staged.digest
 
     def _announce(self, record: ObjectRecord) -> None:
-        durable.write(
-            str(self._directory / "commit.json"), msgspec.json.encode(record), is_shared=True
-        )
+        durable.write(str(self._directory / "commit.json"), msgspec.json.encode(record), is_shared=True)
 
     def _require(self) -> Staged:
         if self._staged is None:

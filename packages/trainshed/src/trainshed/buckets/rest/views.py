@@ -42,9 +42,7 @@ def object_view(base: str, bucket: str, name: str, record: ObjectRecord) -> dict
         "kind": "storage#object",
         "id": f"{bucket}/{name}/{record.generation}",
         "selfLink": f"{base}/storage/v1/{path}",
-        "mediaLink": (
-            f"{base}/download/storage/v1/{path}?generation={record.generation}&alt=media"
-        ),
+        "mediaLink": (f"{base}/download/storage/v1/{path}?generation={record.generation}&alt=media"),
         "name": name,
         "bucket": bucket,
         "generation": str(record.generation),

@@ -19,15 +19,7 @@ from urllib.parse import quote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.buckets.content import (
-    BLOCK,
-    UNKNOWN,
-    Checksums,
-    Staged,
-    check_md5,
-    merge_checksums,
-    verify,
-)
+from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Staged, check_md5, merge_checksums, verify
 from trainshed.buckets.errors import InvalidRequest, NoSuchUpload, NotSupported, Unavailable
 from trainshed.buckets.listing import after_prefix, common_prefix, encode_token, list_page
 from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, ObjectRef, Query, parse_number
@@ -110,9 +102,7 @@ def _operation(call: Call) -> list[str]:
     ignored = _IGNORED
     if method in ("GET", "HEAD"):
         # Ignore all other parameters with values, because clients add such parameters to reads.
-        ignored = ignored | (
-            {n for n, value in call.query.items() if value} - _SIGNIFICANT_PARAMETERS
-        )
+        ignored = ignored | ({n for n, value in call.query.items() if value} - _SIGNIFICANT_PARAMETERS)
     names = (name for name in call.query if not name.lower().startswith("x-goog-"))
     return [method, *sorted(name for name in names if name not in ignored)]
 
@@ -146,10 +136,7 @@ async def _list(call: Call) -> Response:
         fields["NextContinuationToken"] = page.next_page_token
         if "list-type" not in parameters:
             fields["NextMarker"] = max([*dict(page.objects), *page.prefixes])
-    inner = [
-        _elements(**fields),
-        *(_contents_element(name, record) for name, record in page.objects),
-    ]
+    inner = [_elements(**fields), *(_contents_element(name, record) for name, record in page.objects)]
     inner += [f"<CommonPrefixes>{_elements(Prefix=p)}</CommonPrefixes>" for p in page.prefixes]
     return _xml("ListBucketResult", _LIST_NAMESPACE, "".join(inner))
 
@@ -250,9 +237,7 @@ async def _complete(call: Call) -> Response:
     body = b"".join([block async for block in call.blocks(limit=_MAX_XML)])
     check_md5(body, call.content_md5)
     bucket, parts, sums = call.target.bucket, _parts(body), call.checksums()
-    name, record = await call.run(
-        complete, call.sessions, bucket, call.query["uploadId"], parts, sums
-    )
+    name, record = await call.run(complete, call.sessions, bucket, call.query["uploadId"], parts, sums)
     place = f"{call.base}/{bucket}/{name}"
     inner = _elements(Location=place, Bucket=bucket, Key=name, ETag=etag_of(record))
     return _xml("CompleteMultipartUploadResult", _UPLOAD_NAMESPACE, inner, record)
@@ -288,9 +273,7 @@ def _local_name(tag: str) -> str:
 
 def _properties(call: Call) -> dict[str, str]:
     headers = call.request.headers
-    return editable_fields(
-        {field: headers[name] for name, field in _PROPERTIES.items() if headers.get(name)}
-    )
+    return editable_fields({field: headers[name] for name, field in _PROPERTIES.items() if headers.get(name)})
 
 
 def _custom_metadata(call: Call) -> dict[str, str]:
@@ -361,11 +344,7 @@ def keep_part(staged: Staged, number: int) -> str:
 
 
 def complete(
-    sessions: UploadSessions,
-    bucket: str,
-    upload_id: str,
-    parts: Sequence[Part],
-    sums: Checksums = UNKNOWN,
+    sessions: UploadSessions, bucket: str, upload_id: str, parts: Sequence[Part], sums: Checksums = UNKNOWN
 ) -> tuple[str, ObjectRecord]:
     """Create the object from its parts and verify its checksums. Return its name and record. Raises
     `NotFound`, `InvalidRequest` for missing parts or wrong checksums, and `Unavailable` while an earlier

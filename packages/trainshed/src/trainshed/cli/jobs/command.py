@@ -87,14 +87,10 @@ _ORDERS: Final[dict[str, Callable[[JobView, Nanos], Any]]] = {
     help="Show only jobs whose latest metric value meets this condition: 'val_accuracy>0.9'.",
 )
 @click.option(
-    "--project",
-    metavar="PROJECT",
-    help="Project of the jobs. Default: the service's default project.",
+    "--project", metavar="PROJECT", help="Project of the jobs. Default: the service's default project."
 )
 @click.option("--all", "project", flag_value=EVERY_PROJECT, help="Show the jobs of all projects.")
-@click.option(
-    "--parent", metavar="JOB", help="Show the jobs that this tuning job or pipeline created."
-)
+@click.option("--parent", metavar="JOB", help="Show the jobs that this tuning job or pipeline created.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -204,10 +200,7 @@ def cancel(endpoint: Endpoint, *, job: tuple[str, ...], user: str | None, every:
             click.echo("There are no unfinished jobs of this kind.", err=True)
         return
     _for_all(
-        endpoint,
-        job,
-        lambda client, uid: client.post(job_path(uid, ":cancel"), {}),
-        "is being cancelled",
+        endpoint, job, lambda client, uid: client.post(job_path(uid, ":cancel"), {}), "is being cancelled"
     )
 
 
@@ -221,11 +214,7 @@ def job_fields(jobs: Sequence[JobView], now: Nanos) -> tuple[Field, ...]:
         *([Field("KIND", "kind", spare=True)] if kinds else []),
         Field("NAME", "display_name", flexible=True),
         *([Field("PROJECT", "project", flexible=True, spare=True)] if projects else []),
-        *(
-            [Field("BY", "user", lambda user: user.partition("@")[0], flexible=True)]
-            if people
-            else []
-        ),
+        *([Field("BY", "user", lambda user: user.partition("@")[0], flexible=True)] if people else []),
         Field("STATE", "state.value", colour=lambda job: state_colour(job.state)),
         Field("CREATED", "created", lambda at: short_moment(at, now)),
         Field("LASTED", None, lambda job: job.running_time(now), right=True),
@@ -310,10 +299,7 @@ def delete(endpoint: Endpoint, *, job: tuple[str, ...]) -> None:
 
 
 def _for_all(
-    endpoint: Endpoint,
-    references: tuple[str, ...],
-    act: Callable[[Client, str], object],
-    outcome: str,
+    endpoint: Endpoint, references: tuple[str, ...], act: Callable[[Client, str], object], outcome: str
 ) -> None:
     """Call `act` with the UID of each job. For each job, print its ID with `outcome`, or print the error.
     After an error, continue with the next job. Raises SystemExit at the end if there was an error."""

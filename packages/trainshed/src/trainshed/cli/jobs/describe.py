@@ -20,9 +20,7 @@ _MAX_AUTOPSIES = 3
 """Maximum number of failed replicas for which the `autopsy` command is shown."""
 
 
-def description(
-    job: JobView, now: Nanos, width: int | None, resource: Mapping[str, Any]
-) -> list[str]:
+def description(job: JobView, now: Nanos, width: int | None, resource: Mapping[str, Any]) -> list[str]:
     """Return the lines that describe a job.
 
     `width`: maximum characters per line of a table of trials; None = unlimited. `resource`: the job as its
@@ -89,9 +87,7 @@ def _tuning_facts(job: JobView, tuning: Tuning) -> list[tuple[str, str]]:
         ("Trials", counts(tuning)),
     ]
     if best := best_trial(job):
-        parameters = pairs(
-            [(name, format_value(value, 6)) for name, value in best.parameters.items()]
-        )
+        parameters = pairs([(name, format_value(value, 6)) for name, value in best.parameters.items()])
         head = click.style(best_text(tuning, best), fg="green", bold=True)
         facts += [("Best", "\n".join([head, *parameters])), ("Its job", best.job)]
     return facts
@@ -157,9 +153,7 @@ def format_value(value: Any, digits: int = 4) -> str:
 
 def assignment(trial: Trial, digits: int = 4) -> str:
     """Return a trial's parameters as text, such as `lr=0.01, depth=3`."""
-    return ", ".join(
-        f"{name}={format_value(value, digits)}" for name, value in trial.parameters.items()
-    )
+    return ", ".join(f"{name}={format_value(value, digits)}" for name, value in trial.parameters.items())
 
 
 def waiting_lines(waiting: Waiting) -> Iterator[str]:
@@ -188,12 +182,7 @@ def replica_table(replicas: Sequence[Replica], now: Nanos) -> list[str]:
         Field("STATE", "state", colour=lambda replica: state_colour(ReplicaState(replica.state))),
         Field("ENDED", "exit", exit_text),
         Field("RAN", None, ran, right=True),
-        Field(
-            "RESTARTS",
-            None,
-            lambda replica: format_counters(replica.restarts.items()),
-            optional=True,
-        ),
+        Field("RESTARTS", None, lambda replica: format_counters(replica.restarts.items()), optional=True),
         Field("NODE", "node"),
         Field("STOPS BECAUSE", "leaving", optional=True),
     )

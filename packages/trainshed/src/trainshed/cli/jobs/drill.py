@@ -40,10 +40,7 @@ _POLL_INTERVAL = 0.5
     help="Inject the fault when a log line of the replica matches. Default: inject it at once.",
 )
 @click.option(
-    "--wait/--no-wait",
-    default=True,
-    show_default=True,
-    help="Wait until the job recovers or fails.",
+    "--wait/--no-wait", default=True, show_default=True, help="Wait until the job recovers or fails."
 )
 @output_format("text", "Report as text, or JSON for programs.")
 @endpoint_options
@@ -84,8 +81,7 @@ def command(
         finding = _watch(client, target, drill, is_data=is_data)
     except KeyboardInterrupt:
         click.echo(
-            f"The drill is not cancelled. To see its result: trainshed drill {target.job_id}",
-            err=True,
+            f"The drill is not cancelled. To see its result: trainshed drill {target.job_id}", err=True
         )
         raise SystemExit(130) from None
     if is_data:
@@ -132,9 +128,7 @@ def _report(endpoint: Endpoint, job: str, form: str) -> None:
             click.echo("\n".join([*_lines(finding), ""]))
         click.echo(f"Report  {report.result}")
     else:
-        click.echo(
-            f"No fault was injected into this job. Inject one: trainshed drill {job} --kind kill"
-        )
+        click.echo(f"No fault was injected into this job. Inject one: trainshed drill {job} --kind kill")
     if report.result == "FAIL":
         raise SystemExit(1)
 

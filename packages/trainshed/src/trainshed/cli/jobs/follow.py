@@ -169,9 +169,7 @@ def follow(client: Client, uid: str, again: str, lines: Lines | None = None) -> 
                     # A pipeline's own timeline has no entries about trials. Read them from the timeline of
                     # its tuning job.
                     below = below or Entries(client, job.child.uid)
-                    yield from (
-                        entry for entry in below.read_new() if entry.kind.startswith("trial_")
-                    )
+                    yield from (entry for entry in below.read_new() if entry.kind.startswith("trial_"))
                 yield from lines.read_new() if lines is not None else ()
                 # The outage ends only after a stream has lasted for a second, because a service whose streams
                 # break off immediately is not available.

@@ -133,9 +133,7 @@ def match_reference(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, s
             f"{len(matches)} jobs have an ID that begins with {reference!r}:{_job_lines(matches)}\nSpecify "
             "more of the ID, or a name."
         )
-    near = (
-        " It may be deleted, or be in another project. List all projects: trainshed jobs list --all"
-    )
+    near = " It may be deleted, or be in another project. List all projects: trainshed jobs list --all"
     if inside := [job for job in jobs if reference and reference in job.display_name]:
         near = f" Did you mean:{_job_lines(inside)}"
     raise click.ClickException(f"Job {reference!r} does not exist.{near}")

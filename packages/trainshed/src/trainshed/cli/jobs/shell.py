@@ -37,9 +37,7 @@ _ESCAPE = b"~."
 @click.command()
 @job_argument
 @click.argument("replica", required=False)
-@click.option(
-    "-c", "--command", "line", metavar="LINE", help="Run this command line instead of a shell."
-)
+@click.option("-c", "--command", "line", metavar="LINE", help="Run this command line instead of a shell.")
 @endpoint_options
 def command(endpoint: Endpoint, job: str, replica: str | None, line: str | None) -> None:
     """Open a shell in a running replica, with the environment, rights and limits of its program. REPLICA is
@@ -84,8 +82,7 @@ def _run_shell(
     with _connect(client, ticket.path, order) as (connection, opened):
         if is_terminal and not line:
             click.echo(
-                f"{plain(opened['title'])}. To leave: exit. To close the connection: Enter ~ .",
-                err=True,
+                f"{plain(opened['title'])}. To leave: exit. To close the connection: Enter ~ .", err=True
             )
         with _raw_mode(sys.stdin.fileno()) if is_terminal else contextlib.nullcontext():
             return _Session(connection, files, is_terminal=is_terminal).run()
@@ -94,9 +91,7 @@ def _run_shell(
 class _Session:
     """Copies bytes from the input file to the shell, and from the shell to the output file."""
 
-    def __init__(
-        self, connection: "ClientConnection", files: tuple[int, int], *, is_terminal: bool
-    ) -> None:
+    def __init__(self, connection: "ClientConnection", files: tuple[int, int], *, is_terminal: bool) -> None:
         self._input, self._output = files
         self._connection = connection
         self._is_terminal = is_terminal
@@ -299,9 +294,7 @@ def _send_to_replica(connection: socket.socket, far: "ClientConnection") -> None
     type=click.IntRange(min=1),
     help="Number of the attempt whose replica you want to inspect. Default: the newest.",
 )
-@click.option(
-    "-c", "--command", "line", metavar="LINE", help="Run this command line instead of a shell."
-)
+@click.option("-c", "--command", "line", metavar="LINE", help="Run this command line instead of a shell.")
 @click.option(
     "--copy",
     "target",
@@ -354,8 +347,7 @@ def _copy(client: Client, uid: str, which: Mapping[str, Any], target: Path) -> i
         status = _run_shell(client, uid, which, "tar -c .", files=files)
     for left_out in _remove_escapes(target):
         click.echo(
-            f"{left_out}  was omitted: it is not a file, or it is a link that leads out of the copy",
-            err=True,
+            f"{left_out}  was omitted: it is not a file, or it is a link that leads out of the copy", err=True
         )
     return status or unpacking.returncode
 

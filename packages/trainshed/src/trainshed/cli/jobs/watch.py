@@ -208,6 +208,4 @@ def _job_of_trial(view: JobView, number: int) -> str:
         if trial.number == number:
             return trial.job
     begun = ", ".join(str(trial.number) for trial in trials) or "none"
-    raise click.ClickException(
-        f"{view.name} has not started trial {number}. Started trials: {begun}."
-    )
+    raise click.ClickException(f"{view.name} has not started trial {number}. Started trials: {begun}.")

@@ -95,13 +95,9 @@ class ProgramCommand(click.Command):
     help=f"Machine type of each replica. Default: {request.DEFAULT_MACHINE}; with --gpus, a type with "
     "these GPUs.",
 )
+@click.option("--gpus", type=click.IntRange(0), default=0, help="Number of GPUs of each replica. Default: 0.")
 @click.option(
-    "--gpus", type=click.IntRange(0), default=0, help="Number of GPUs of each replica. Default: 0."
-)
-@click.option(
-    "--accelerator",
-    metavar="TYPE",
-    help="GPU type, such as NVIDIA_L4. Default: a type that your nodes have.",
+    "--accelerator", metavar="TYPE", help="GPU type, such as NVIDIA_L4. Default: a type that your nodes have."
 )
 @click.option(
     "--env",
@@ -129,15 +125,11 @@ class ProgramCommand(click.Command):
     metavar="TARGET",
     help="Target of notifications, from the service's settings, for when the job ends or stalls.",
 )
-@click.option(
-    "--timeout", metavar="TIME", help="Maximum running time, such as 2h. Default: 7 days."
-)
+@click.option("--timeout", metavar="TIME", help="Maximum running time, such as 2h. Default: 7 days.")
 @click.option("--spot", is_flag=True, help="Run a spot job: jobs without --spot may preempt it.")
 @click.option("--shell", "web_access", is_flag=True, help="Allow shells in the job's replicas.")
 @click.option(
-    "--notebook",
-    is_flag=True,
-    help="Run JupyterLab in place of PATH; a link opens it in the browser.",
+    "--notebook", is_flag=True, help="Run JupyterLab in place of PATH; a link opens it in the browser."
 )
 @click.option(
     "--port",
@@ -155,9 +147,7 @@ class ProgramCommand(click.Command):
     "batch=16,32,64.",
 )
 @click.option(
-    "--minimize",
-    metavar="METRIC",
-    help="Minimize this metric, which trials report or print, such as loss.",
+    "--minimize", metavar="METRIC", help="Minimize this metric, which trials report or print, such as loss."
 )
 @click.option("--maximize", metavar="METRIC", help="Maximize this metric, such as val_accuracy.")
 @click.option("--trials", type=click.IntRange(1, 10_000), help="Number of trials. Default: 20.")
@@ -174,9 +164,7 @@ class ProgramCommand(click.Command):
     type=click.Choice([form.value for form in SnippetForm]),
     help="Print the job as code or a command for this client; submit nothing.",
 )
-@click.option(
-    "--dry-run", is_flag=True, help="Print where and when the job would run; submit nothing."
-)
+@click.option("--dry-run", is_flag=True, help="Print where and when the job would run; submit nothing.")
 @click.option(
     "--watch/--detach",
     default=None,
@@ -226,8 +214,7 @@ def command(
             _run(context, now, endpoint, options | own, is_own=True)
         except KeyboardInterrupt:
             click.echo(
-                "Cancelling the job. Its program has the grace period of the service to end.",
-                err=True,
+                "Cancelling the job. Its program has the grace period of the service to end.", err=True
             )
             raise SystemExit(130) from None
 
@@ -307,9 +294,7 @@ def _run(
     )
 
 
-def _plan_lines(
-    plan: Explanation, wanted: ResourceSummary, packed: Program | None
-) -> Iterator[str]:
+def _plan_lines(plan: Explanation, wanted: ResourceSummary, packed: Program | None) -> Iterator[str]:
     """Yield the lines of the plan: where and when the job would run."""
     facts: list[tuple[str, str | None]] = [("Runs", _program_text(wanted, packed))]
     if packed:
@@ -456,9 +441,7 @@ def _job_from_program(
             "PATH, or omit them."
         )
     image = options["image"] or request.DEFAULT_IMAGE
-    name = options["name"] or (
-        packed.name if packed else image.rpartition("/")[2].partition(":")[0]
-    )
+    name = options["name"] or (packed.name if packed else image.rpartition("/")[2].partition(":")[0])
     env = request.read_pairs(options["env"], "--env")
     env |= {
         variable: f"$(secret:{secret})"
@@ -505,8 +488,7 @@ def _sweep(options: dict[str, Any]) -> Sweep:
     metrics = [options[goal] for goal in ("minimize", "maximize") if options[goal]]
     if len(metrics) != 1:
         raise click.UsageError(
-            "--tune needs one metric that trials report or print. Add --minimize loss or --maximize "
-            "accuracy."
+            "--tune needs one metric that trials report or print. Add --minimize loss or --maximize accuracy."
         )
     return Sweep(
         parameters=options["tune"],

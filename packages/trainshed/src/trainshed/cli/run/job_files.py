@@ -45,9 +45,7 @@ def read(text: str) -> dict[str, Any]:
     if value is None:
         raise JobFileError("The job file is empty. Write the fields of a job into it.")
     if not isinstance(value, dict):
-        raise JobFileError(
-            "The job file contains no fields. Write a line `name: value` for each field."
-        )
+        raise JobFileError("The job file contains no fields. Write a line `name: value` for each field.")
     return {name: _with_lists(name, item) for name, item in cast(dict[str, Any], value).items()}
 
 
@@ -68,15 +66,12 @@ def recognize(fields: Mapping[str, Any], api: Api | None, name: str, job_id: str
         return JobFile(Api.VERTEX, _with_default(fields, ("displayName", "display_name"), name))
     if api is not Api.ML and (keys & _POOLS or api is Api.VERTEX):
         return JobFile(
-            Api.VERTEX,
-            _with_default({"jobSpec": dict(fields)}, ("displayName", "display_name"), name),
+            Api.VERTEX, _with_default({"jobSpec": dict(fields)}, ("displayName", "display_name"), name)
         )
     if keys & _TRAINING:
         return JobFile(Api.ML, _with_default(fields, ("jobId", "job_id"), job_id))
     if api is Api.ML:
-        return JobFile(
-            Api.ML, _with_default({"trainingInput": dict(fields)}, ("jobId", "job_id"), job_id)
-        )
+        return JobFile(Api.ML, _with_default({"trainingInput": dict(fields)}, ("jobId", "job_id"), job_id))
     raise JobFileError(
         "The API of the job is not clear: it has neither workerPoolSpecs nor jobSpec (Vertex custom jobs) "
         "nor trainingInput (ml v1). Specify the API with --api."

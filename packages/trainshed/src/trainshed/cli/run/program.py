@@ -98,9 +98,7 @@ def pack(path: Path, entry: str | None, requirements: Sequence[str]) -> Program:
     `entry`: the module, or the file in a directory, to run; None = determine it.
     """
     if not path.exists():
-        raise PackagingError(
-            f"The file or directory {path} does not exist on this machine. Check the path."
-        )
+        raise PackagingError(f"The file or directory {path} does not exist on this machine. Check the path.")
     needed = _parse_requirements(requirements)
     if path.is_dir():
         return _directory(path.resolve(), entry, needed)
@@ -113,9 +111,7 @@ def pack(path: Path, entry: str | None, requirements: Sequence[str]) -> Program:
         name = re.split(r"-\d", path.name)[0]
         return Program(packages, entry, entry, name, (path.name,), tuple(needed))
     if entry:
-        raise PackagingError(
-            f"--module needs a directory or a package, but {path} is a file. Omit --module."
-        )
+        raise PackagingError(f"--module needs a directory or a package, but {path} is a file. Omit --module.")
     if path.suffix not in (".py", ".sh"):
         raise PackagingError(
             f"{path} is neither a Python file (.py), a Bash script (.sh), a directory nor a package"
@@ -206,9 +202,7 @@ def _local_files(script: Path) -> dict[str, Path]:
                 continue
             seen.add((base, name))
             module, package = base / f"{name}.py", base / name
-            if (package / "__init__.py").is_file() or (
-                not module.is_file() and any(package.glob("*.py"))
-            ):
+            if (package / "__init__.py").is_file() or (not module.is_file() and any(package.glob("*.py"))):
                 members = [path for _, path in project_files(package)]
             elif module.is_file():
                 members = [module]
@@ -228,11 +222,7 @@ def _referenced_files(source: bytes, directory: Path) -> dict[str, Path]:
         path = directory / name
         if name.startswith("/") or any(part.startswith(".") for part in parts):
             continue
-        if (
-            path.is_file()
-            and path.resolve() == path
-            and path.stat().st_size <= _MAX_REFERENCED_SIZE
-        ):
+        if path.is_file() and path.resolve() == path and path.stat().st_size <= _MAX_REFERENCED_SIZE:
             files[name] = path
     return files
 
@@ -295,9 +285,7 @@ def _project(path: Path, entry: str | None, needed: list[str]) -> Program:
         entry = _entry_module(packages[0])
     _require_packable(dict(project_files(path)), path)
     made = Package(PROJECT_ARCHIVE, pack_project(path))
-    return Program(
-        _with_requirements(made, needed), entry, entry, path.name, requirements=tuple(needed)
-    )
+    return Program(_with_requirements(made, needed), entry, entry, path.name, requirements=tuple(needed))
 
 
 def _with_requirements(package: Package, needed: Sequence[str]) -> tuple[Package, ...]:
@@ -324,9 +312,7 @@ def _entry_module(package: Path) -> str:
     return f"{package.name}.{entries[0].removesuffix('.py')}"
 
 
-def _program(
-    files: Mapping[str, Path], start: _Start, name: str, root: Path, needed: list[str]
-) -> Program:
+def _program(files: Mapping[str, Path], start: _Start, name: str, root: Path, needed: list[str]) -> Program:
     """Create a program whose files are copied into the working directory and started there."""
     listed = root / "requirements.txt"
     from_file = read_requirements(listed) if listed.is_file() else []
@@ -386,16 +372,11 @@ def _wheel(
         f"{start.starter}.py": f"from {_PACKAGE}._starter import start\n\nstart()\n".encode(),
         **{f"files/{name}": content for name, content in contents.items()},
     }
-    return _build_wheel(
-        _PACKAGE, members, needed, frozenset(f"files/{name}" for name in executable)
-    )
+    return _build_wheel(_PACKAGE, members, needed, frozenset(f"files/{name}" for name in executable))
 
 
 def _build_wheel(
-    package: str,
-    files: Mapping[str, bytes],
-    needed: Iterable[str],
-    executable: frozenset[str] = frozenset(),
+    package: str, files: Mapping[str, bytes], needed: Iterable[str], executable: frozenset[str] = frozenset()
 ) -> Package:
     """Return a wheel of a package with these files and requirements."""
     about = f"{package}-1.0.dist-info"

@@ -44,9 +44,7 @@ def image_uri(image: str, *, gpus: bool) -> str:
     if uri:
         return uri
     if listed := prebuilt_name(image):
-        raise click.UsageError(
-            f"--image: {image!r} has no registry. Did you mean --image {listed}?"
-        )
+        raise click.UsageError(f"--image: {image!r} has no registry. Did you mean --image {listed}?")
     if "/" not in image and ":" not in image:
         near = closest(image, short_names())
         raise click.UsageError(
@@ -101,8 +99,7 @@ def read_labels(texts: Sequence[str]) -> dict[str, str]:
         key, equals, value = text.partition("=")
         if not equals or not _LABEL.fullmatch(key):
             raise click.UsageError(
-                f"--label: {text!r} is not a valid label. Write key=value in lower case, such as "
-                "team=vision."
+                f"--label: {text!r} is not a valid label. Write key=value in lower case, such as team=vision."
             )
         labels[key] = value
     return labels
@@ -127,9 +124,7 @@ def timeout(text: str | None) -> str | None:
     except ValueError:
         seconds = 0
     if not seconds:
-        raise click.UsageError(
-            f"--timeout: {text!r} is not a time. Write a time such as 90m, 2h or 1d."
-        )
+        raise click.UsageError(f"--timeout: {text!r} is not a time. Write a time such as 90m, 2h or 1d.")
     return f"{seconds}s"
 
 
@@ -140,9 +135,7 @@ def output_directory(bucket: str, name: str, now: Nanos) -> str:
     return f"gs://{bucket}/runs/{word}-{moment:%Y%m%d-%H%M%S}-{now % 10**9 // 10**6:03d}"
 
 
-def machine_spec(
-    name: str | None, gpus: int, kind: str | None, on_nodes: Sequence[str]
-) -> dict[str, Any]:
+def machine_spec(name: str | None, gpus: int, kind: str | None, on_nodes: Sequence[str]) -> dict[str, Any]:
     """Return the `machineSpec` of replicas. Raises click.UsageError.
 
     Args:
@@ -160,11 +153,7 @@ def machine_spec(
     machines = [
         (
             machine.name,
-            {
-                gpu: n
-                for gpu, n in allowed_accelerators(machine, Api.VERTEX).items()
-                if "NVIDIA" in gpu
-            },
+            {gpu: n for gpu, n in allowed_accelerators(machine, Api.VERTEX).items() if "NVIDIA" in gpu},
         )
         for machine in (machine_types()[DEFAULT_MACHINE], *by_size)
         if not name or name == machine.name
@@ -172,10 +161,7 @@ def machine_spec(
     others = sorted(accelerator_types(Api.VERTEX), key=RETIRED.__contains__)
     wanted = [kind] if kind else [*on_nodes, _USUAL_GPU, *others]
     fitting = (
-        (gpu, machine)
-        for gpu in wanted
-        for machine, counts in machines
-        if gpus in counts.get(gpu, ())
+        (gpu, machine) for gpu in wanted for machine, counts in machines if gpus in counts.get(gpu, ())
     )
     # If no combination fits, keep the user's values. The service then rejects them with the reason.
     kind, name = next(fitting, (kind, name))

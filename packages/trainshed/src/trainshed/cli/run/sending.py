@@ -84,9 +84,7 @@ def explanation(answer: Explanation) -> Iterator[str]:
         yield click.style("Would start now", fg="green", bold=True) + faint(f"  {where}")
     else:
         stock_out = waiting.reason == WaitReason.STOCK_OUT
-        verdict, colour = (
-            ("Does not fit any node", "red") if stock_out else ("Would wait", "yellow")
-        )
+        verdict, colour = ("Does not fit any node", "red") if stock_out else ("Would wait", "yellow")
         yield click.style(verdict, fg=colour, bold=True) + faint(f"  {where}")
         # A job that can never fit is not in the queue, so it has no position.
         shown = replace(waiting, position=0) if stock_out else waiting

@@ -127,9 +127,7 @@ def _refuse(error: OSError) -> NoReturn:
 
 _COMMENT = re.compile(r"(^|\s)#.*")
 _EGG = re.compile(r"[#&]egg=([A-Za-z0-9._-]+)")
-_REQUIREMENT = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[^]]*\]\s*)?([<>=!~;@(].*)?$", re.DOTALL
-)
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[^]]*\]\s*)?([<>=!~;@(].*)?$", re.DOTALL)
 _HASH = re.compile(r"\s--hash=\S+")
 
 
@@ -148,9 +146,7 @@ def split_requirements(texts: tuple[str, ...]) -> list[str]:
                 requirements.extend(read_requirements(Path(part)))
                 begun = False
                 continue
-            if begun and (
-                part[0] in "<>=!~" or requirements[-1].count("[") > requirements[-1].count("]")
-            ):
+            if begun and (part[0] in "<>=!~" or requirements[-1].count("[") > requirements[-1].count("]")):
                 requirements[-1] += f",{part}"
             else:
                 requirements.append(part)
@@ -192,9 +188,7 @@ def requirement(text: str) -> str:
     return text
 
 
-def _read(
-    path: Path, requirements: list[str], wrong: list[str], above: tuple[Path, ...], root: Path
-) -> None:
+def _read(path: Path, requirements: list[str], wrong: list[str], above: tuple[Path, ...], root: Path) -> None:
     # Reject included files outside the directory of the first list. A line such as `-r /home/ana/.ssh/id_rsa`
     # in an untrusted list would upload a private file.
     if not path.resolve().is_relative_to(root):

@@ -29,9 +29,7 @@ def parse_moment(text: str) -> int:
     # `datetime` supports only microseconds, but times of log lines have nanoseconds.
     match = _MOMENT.fullmatch(text)
     if match is None:
-        raise ValueError(
-            f"{text!r} is not a time in RFC 3339 format, such as 2026-11-20T05:55:42.123456Z"
-        )
+        raise ValueError(f"{text!r} is not a time in RFC 3339 format, such as 2026-11-20T05:55:42.123456Z")
     seconds = int(datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp())
     return seconds * _SECOND + int((match[2] or "").ljust(9, "0"))
 
@@ -141,9 +139,7 @@ class TimeLimit(click.ParamType[float]):
 
     name = "time"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the seconds. A float is a command's default, which is in seconds already."""
         if isinstance(value, float):
             return value

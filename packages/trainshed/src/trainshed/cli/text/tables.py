@@ -55,9 +55,7 @@ class Field:
         return "" if value is None else self.show(value)
 
 
-def table_of(
-    fields: Sequence[Field], records: Sequence[Any], max_width: int | None = None
-) -> list[str]:
+def table_of(fields: Sequence[Field], records: Sequence[Any], max_width: int | None = None) -> list[str]:
     """Return the lines of a table of records, starting with the titles.
 
     `max_width`: maximum characters per line, or None. If the table is too wide, spare columns are omitted,
@@ -71,9 +69,7 @@ def table_of(
         while spare and sum(_readable(*column) for column in shown) > max_width:
             shown.remove(spare.pop(0))
     columns = [field for field, _ in shown]
-    rows = zip(
-        *([_in_one_line(text or NOTHING) for text in texts] for _, texts in shown), strict=True
-    )
+    rows = zip(*([_in_one_line(text or NOTHING) for text in texts] for _, texts in shown), strict=True)
     lines = [[field.title for field in columns], *map(list, rows)]
     widths = [max(width(line[index]) for line in lines) for index in range(len(columns))]
     wrapped: list[list[str]] = [[] for _ in lines]
@@ -93,9 +89,7 @@ def table_of(
         ]
         if number:
             padded = [
-                click.style(cell, fg=colour)
-                if (colour := field.colour(records[number - 1]))
-                else cell
+                click.style(cell, fg=colour) if (colour := field.colour(records[number - 1])) else cell
                 for field, cell in zip(columns, padded, strict=True)
             ]
             texts.append(_GAP.join(padded).rstrip())
@@ -117,11 +111,7 @@ def wrap(text: str, cells: int) -> list[str]:
     if width(text) <= cells:
         return [text]
     lines = textwrap.wrap(
-        text,
-        max(cells, 1),
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
+        text, max(cells, 1), break_long_words=False, break_on_hyphens=False, replace_whitespace=False
     )
     return lines or [""]
 
@@ -147,8 +137,7 @@ def width(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
-        for c in text
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
     )
 
 

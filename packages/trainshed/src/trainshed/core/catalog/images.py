@@ -46,12 +46,9 @@ _FRAMEWORKS = {
 _PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 _HOST = r"(?=[^/]*[.:]|localhost/)(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::[0-9]+)?/"
 _REFERENCE = re.compile(
-    rf"(?:{_HOST})?{_PART}(?:/{_PART})*(?::[\w][\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?",
-    re.ASCII,
+    rf"(?:{_HOST})?{_PART}(?:/{_PART})*(?::[\w][\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?", re.ASCII
 )
-NO_REFERENCE = (
-    "is not an image name such as HOST/PROJECT/NAME:TAG, with lowercase letters before the tag."
-)
+NO_REFERENCE = "is not an image name such as HOST/PROJECT/NAME:TAG, with lowercase letters before the tag."
 
 
 class PrebuiltImage(Struct, frozen=True):
@@ -88,10 +85,7 @@ def parse_prebuilt(uri: str) -> PrebuiltImage | None:
     if first := _FIRST.fullmatch(uri):
         version, python = (first[part].replace("_", ".") for part in ("version", "python"))
         return PrebuiltImage(
-            framework=_FRAMEWORKS[first["framework"]],
-            device=first["device"],
-            version=version,
-            python=python,
+            framework=_FRAMEWORKS[first["framework"]], device=first["device"], version=version, python=python
         )
     match = _IMAGE.fullmatch(uri)
     if match is None or match["framework"] not in _FRAMEWORKS:
@@ -127,9 +121,7 @@ def list_images() -> tuple[str, ...]:
 
 def short_names() -> tuple[str, ...]:
     """Return the framework names that `image_for_name` accepts, without duplicates."""
-    return tuple(
-        dict.fromkeys(framework for framework, _ in _releases_by_version() if framework != "ray")
-    )
+    return tuple(dict.fromkeys(framework for framework, _ in _releases_by_version() if framework != "ray"))
 
 
 @functools.cache
@@ -195,8 +187,7 @@ def _order(version: str) -> tuple[int, ...]:
 def runtime_versions() -> dict[str, tuple[str, ...]]:
     """Return the Python versions of each runtime version. Versions ascend from the oldest to the newest."""
     return {
-        version: tuple(pythons)
-        for version, pythons in table("runtime_versions")["pythonVersions"].items()
+        version: tuple(pythons) for version, pythons in table("runtime_versions")["pythonVersions"].items()
     }
 
 

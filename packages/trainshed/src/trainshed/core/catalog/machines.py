@@ -134,9 +134,7 @@ _BASE_MACHINE = "n1-standard-4"
 _BASE_ACCELERATOR = "NVIDIA_TESLA_V100"
 
 
-def units_per_hour(
-    machine_type: str, accelerator_type: str = "", accelerator_count: int = 0
-) -> float:
+def units_per_hour(machine_type: str, accelerator_type: str = "", accelerator_count: int = 0) -> float:
     """Return the ML units that one node costs per hour (facts/machines#ml-units).
 
     A legacy type's price includes its accelerators. A machine type that is not in the price list costs as

@@ -37,9 +37,7 @@ _SHARED_FAMILIES = {"n1": "n1_e2", "e2": "n1_e2"}
 _DISKS = ("hyperdisk_balanced_gb", "pd_ssd_gb", "pd_standard_gb")
 
 
-def usage_of(
-    strategy: Strategy, pools: Iterable[tuple[Machine, Disk, int]]
-) -> tuple[tuple[str, float], ...]:
+def usage_of(strategy: Strategy, pools: Iterable[tuple[Machine, Disk, int]]) -> tuple[tuple[str, float], ...]:
     """Return the quota usage of a placed job with these pools: (metric, amount) for CPUs, accelerators and
     disk gigabytes, sorted by metric, without zeros. Spot and flex-start jobs have separate metrics for CPUs
     and accelerators, but not for disks."""

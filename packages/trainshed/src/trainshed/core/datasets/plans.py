@@ -109,9 +109,7 @@ class Export(Struct, frozen=True):
     @property
     def output(self) -> str:
         """The gs:// URI of the directory that the export creates."""
-        return (
-            self.copy.target if self.copy is not None else self.plan.directory if self.plan else ""
-        )
+        return self.copy.target if self.copy is not None else self.plan.directory if self.plan else ""
 
 
 def complete_fractions(parts: Sequence[float]) -> tuple[float, float, float]:

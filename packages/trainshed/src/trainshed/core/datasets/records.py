@@ -137,6 +137,4 @@ def annotation_uri(name: str) -> str:
 
 def annotations_of(kind: DatasetKind) -> tuple[str, ...]:
     """Return the distinct annotations that a dataset of this kind supports."""
-    return tuple(
-        dict.fromkeys(entry.annotation for entry in FORMATS.values() if entry.kind is kind)
-    )
+    return tuple(dict.fromkeys(entry.annotation for entry in FORMATS.values() if entry.kind is kind))

@@ -79,9 +79,7 @@ class Table:
         return records(file.blocks(), file.uri)
 
 
-def split_table(
-    table: Table, rule: SplitRule, dataset: str
-) -> Iterator[tuple[bytes, Split | None]]:
+def split_table(table: Table, rule: SplitRule, dataset: str) -> Iterator[tuple[bytes, Split | None]]:
     """Yield each row of a table with its split. None means that the row is ignored. Raise BadData for invalid
     files."""
     if rule.method is SplitMethod.PREDEFINED:
@@ -146,10 +144,7 @@ _LABEL: Final = "classificationAnnotation"
 _LABEL_LIST: Final = "classificationAnnotations"
 _BOXES: Final = "boundingBoxAnnotations"
 _USES: Final = ("", "TRAINING", "TRAIN", "VALIDATION", "VALIDATE", "TEST", "UNASSIGNED")
-_CONTENT: Final = {
-    DatasetKind.IMAGE: ("imageGcsUri",),
-    DatasetKind.TEXT: ("textContent", "textGcsUri"),
-}
+_CONTENT: Final = {DatasetKind.IMAGE: ("imageGcsUri",), DatasetKind.TEXT: ("textContent", "textGcsUri")}
 _BOX: Final = 8
 """Number of fields of a bounding box: x and y of four corners. The second and the fourth corner may be
 omitted."""
@@ -195,9 +190,7 @@ def items(file: ItemFile) -> Iterator[Item]:
             # escaped.
             text = json.dumps(whole, ensure_ascii=not file.is_csv)
             line = text.encode("utf-8", "surrogateescape")
-        content = next(
-            (str(read[name]) for name in _CONTENT[file.format.kind] if read.get(name)), ""
-        )
+        content = next((str(read[name]) for name in _CONTENT[file.format.kind] if read.get(name)), "")
         yield Item(line, content, labels)
 
 
@@ -216,9 +209,7 @@ def _complete_item(form: ImportFormat, item: dict[str, Any]) -> dict[str, Any]:
     return {**item, **more} if more else item
 
 
-def split_items(
-    files: Iterable[ItemFile], rule: SplitRule, dataset: str
-) -> Iterator[tuple[bytes, Split]]:
+def split_items(files: Iterable[ItemFile], rule: SplitRule, dataset: str) -> Iterator[tuple[bytes, Split]]:
     """Yield each item with its split. An item's ML use has priority over the fractions."""
     ends = bounds(rule.fractions)
     for file in files:
@@ -240,15 +231,11 @@ def _of_json(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
         wanted = _CONTENT[file.format.kind]
         item = cast("dict[str, Any]", public) if isinstance(public, dict) else {}
         if not any(isinstance(item.get(name), str) for name in wanted):
-            raise BadData(
-                f"{place}: the line must be a JSON object with the field {' or '.join(wanted)}."
-            )
+            raise BadData(f"{place}: the line must be a JSON object with the field {' or '.join(wanted)}.")
         try:
             msgspec.convert(item.get(_LABELS) or {}, dict[str, str])
         except msgspec.ValidationError:
-            raise BadData(
-                f"{place}: {_LABELS} must be an object whose values are strings."
-            ) from None
+            raise BadData(f"{place}: {_LABELS} must be an object whose values are strings.") from None
         yield item, raw
 
 
@@ -283,9 +270,7 @@ def _parts(file: ItemFile, record: Record, place: str) -> tuple[str, str, Sequen
         if not content:
             raise BadData(f"{place}: the row contains no text.")
     elif not content.startswith("gs://"):
-        raise BadData(
-            f"{place}: {content[:100]!r} is not the name of a file. Write gs://BUCKET/PATH."
-        )
+        raise BadData(f"{place}: {content[:100]!r} is not the name of a file. Write gs://BUCKET/PATH.")
     return use, content, [*fields[1:]]
 
 
@@ -330,13 +315,7 @@ def _box(rest: Sequence[str], place: str) -> dict[str, Any]:
             f"{place}: a box is missing or incomplete. Write LABEL,X_MIN,Y_MIN,,,X_MAX,Y_MAX,, or the label "
             "and the coordinates of all four corners."
         )
-    return {
-        "displayName": label,
-        "xMin": min(xs),
-        "yMin": min(ys),
-        "xMax": max(xs),
-        "yMax": max(ys),
-    }
+    return {"displayName": label, "xMin": min(xs), "yMin": min(ys), "xMax": max(xs), "yMax": max(ys)}
 
 
 def _join_boxes(item: dict[str, Any], more: dict[str, Any]) -> bool:

@@ -36,9 +36,7 @@ def advice(tail: str, spec: JobSpec, pool: int) -> str | None:
     """Return advice on the error in the last lines of a program of this pool, or None if no advice is
     known."""
     program = spec.pool(pool).program
-    return (
-        _module_advice(tail, program) or _command_advice(tail) or _row_advice(tail, spec, program)
-    )
+    return _module_advice(tail, program) or _command_advice(tail) or _row_advice(tail, spec, program)
 
 
 def advice_on_end(ended: ExitRecord, status: int, spec: JobSpec, pool: int) -> str | None:
@@ -139,8 +137,7 @@ def _module_advice(tail: str, program: Program) -> str | None:
     install = texts["install"].replace("{}", distribution or root)
     if distribution:
         return (
-            f"{module} is in the distribution {distribution}, which this job's environment "
-            f"lacks: {install}."
+            f"{module} is in the distribution {distribution}, which this job's environment lacks: {install}."
         )
     own = texts["own"].replace("{}", root)
     text = f"{own} If it is in a distribution of the package index: {install}."
@@ -244,11 +241,7 @@ def _next_larger(pool: WorkerPool) -> MachineType | None:
     series = own.name.partition("-")[0]
     return min(
         larger,
-        key=lambda kind: (
-            kind.name.partition("-")[0] != series,
-            kind.memory_limit_bytes,
-            kind.vcpus,
-        ),
+        key=lambda kind: (kind.name.partition("-")[0] != series, kind.memory_limit_bytes, kind.vcpus),
         default=None,
     )
 

@@ -78,9 +78,7 @@ _TEXTS: Final = {
     Message.LOST: "The replica {replica} was lost: {reason}.",
     Message.STOCK_OUT: "Resources are insufficient in region: {region}. Try a different region or use a "
     "different accelerator.",
-    Message.BUDGET: (
-        "The job was stopped because {reason}, and it does not allow retries (disableRetries)."
-    ),
+    Message.BUDGET: ("The job was stopped because {reason}, and it does not allow retries (disableRetries)."),
     Message.INTERNAL: f"{INTERNAL_ERROR_MESSAGE}: {{reason}}",
 }
 """The text of each public message. Facts replace the names in braces. Operators' own texts have the same

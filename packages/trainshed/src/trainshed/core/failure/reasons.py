@@ -58,8 +58,7 @@ _SIGNALS: Final = {
     signal.SIGABRT: "it aborted itself",
     signal.SIGSEGV: "a segmentation fault in native code",
     signal.SIGBUS: (
-        "a bus error: memory is not available, for example because /dev/shm or a "
-        "mapped file is full"
+        "a bus error: memory is not available, for example because /dev/shm or a mapped file is full"
     ),
     signal.SIGFPE: "an arithmetic error in native code, such as a division by zero",
     signal.SIGILL: "an instruction that this processor does not have",
@@ -74,8 +73,7 @@ _SIGNALS: Final = {
 _STATUSES: Final = {
     2: "Programs often use this status for wrong arguments",
     126: (
-        "The command exists but cannot be run: it may not be executable, or be built "
-        "for another processor"
+        "The command exists but cannot be run: it may not be executable, or be built for another processor"
     ),
     127: "The command does not exist",
 }
@@ -98,9 +96,7 @@ def reason(lines: Sequence[str], *, status: int, number: int | None, child_oom: 
     plain = [line[prefix.end() :] if (prefix := _PREFIX.match(line)) else line for line in lines]
     error_text = _find_error([line.rstrip() for line in plain])
     if child_oom:
-        return _cut(
-            f"One of its child processes was killed at the memory limit; then: {error_text}"
-        )
+        return _cut(f"One of its child processes was killed at the memory limit; then: {error_text}")
     ending = _signal(number if number is not None else status - 128)
     if error_text and (number is None or ending == ""):
         return _cut(error_text)
@@ -126,9 +122,7 @@ def _find_error(lines: Sequence[str]) -> str:
     if last is first and _WRAPS.search(last.text):
         # The error only reports the failure of another process. Add the last error line before the report,
         # because the other process may have printed its own error in any form.
-        before = lines[
-            : next(at for at, line in enumerate(lines) if line and last.text.startswith(line))
-        ]
+        before = lines[: next(at for at, line in enumerate(lines) if line and last.text.startswith(line))]
         cause = _last_error_line(before)
         return f"{last.text}, after: {cause}" if cause else last.text
     return last.text if first.text == last.text else f"{first.text}, and then: {last.text}"

@@ -187,20 +187,14 @@ def _apply(rule: Rule, evidence: Evidence, spent: Spent) -> Verdict:
         else:
             pause = _nth(rule.back_off, retries)
             return Verdict(
-                rule=rule,
-                effect=Effect.JOB_RETRIES,
-                count=retries + 1,
-                budget=budget,
-                back_off=pause,
+                rule=rule, effect=Effect.JOB_RETRIES, count=retries + 1, budget=budget, back_off=pause
             )
     error = (
         public_message(rule.code, rule.message, evidence, rule.text)
         if rule.action not in (Action.SUCCEED, Action.DONE)
         else None
     )
-    return Verdict(
-        rule, _EFFECTS[rule.action], exhausted_limits=", ".join(used) or None, error=error
-    )
+    return Verdict(rule, _EFFECTS[rule.action], exhausted_limits=", ".join(used) or None, error=error)
 
 
 def _nth(pauses: tuple[int, ...], before: int) -> int:

@@ -120,9 +120,7 @@ _COUNT: Final = _Field(Annotated[int, Meta(ge=0)], "a whole number, 0 or more")
 _FLAG: Final = _Field(bool, "true or false")
 _FACTOR: Final = _Field(Annotated[float, Meta(ge=1, le=10**6)], "a factor, 1 or more")
 _SECONDS: Final = "a number of seconds, 0 or more"
-_PAUSES: Final = _Field(
-    _Seconds | list[_Seconds], f"{_SECONDS}, or a list of such numbers", _pauses
-)
+_PAUSES: Final = _Field(_Seconds | list[_Seconds], f"{_SECONDS}, or a list of such numbers", _pauses)
 _MATCHES: Final = {
     "causes": _Field(
         Annotated[list[Cause], Meta(min_length=1)], f"a list of {', '.join(_CAUSES)}", frozenset
@@ -130,9 +128,7 @@ _MATCHES: Final = {
     "exit_codes": _Field(
         _Items, 'a list of exit codes from 0 to 255 and ranges such as "64-78"', _exit_codes
     ),
-    "signals": _Field(
-        _Items, 'a list of numbers from 1 to 64 and names such as "SIGBUS"', _signals
-    ),
+    "signals": _Field(_Items, 'a list of numbers from 1 to 64 and names such as "SIGBUS"', _signals),
     "primary": _FLAG,
     "reducer": _FLAG,
 }
@@ -183,9 +179,7 @@ def table_with(entries: Sequence[Entry]) -> tuple[Rule, ...]:
             faults.append("name: an earlier entry has the same name; merge the two entries")
         place = read.get("before", name if name in names else _DEFAULT_PLACE)
         if place not in (*names, *seen):
-            faults.append(
-                f"before: the row {place!r} does not exist; the rows are {', '.join(names)}"
-            )
+            faults.append(f"before: the row {place!r} does not exist; the rows are {', '.join(names)}")
         seen.add(name)
         if not faults:
             made = _rule(read)
@@ -239,13 +233,9 @@ def _contradictions(rule: Rule) -> Iterator[str]:
         # Any other action than FAIL requires the end of a single replica. Cause.SERVICE is thus allowed for
         # reducers only: for other replicas, it may be the end of a whole attempt.
         if not causes <= (_MAY_HAVE_A_REPLICA if match.reducer else _OF_A_REPLICA):
-            yield (
-                f'action: "{rule.action}" requires that a replica ended; for this cause, use "fail"'
-            )
+            yield (f'action: "{rule.action}" requires that a replica ended; for this cause, use "fail"')
         is_success = match.exit_codes == frozenset({0})
-        if rule.action is Action.DONE and not (
-            is_success or match.primary is False or match.reducer is True
-        ):
+        if rule.action is Action.DONE and not (is_success or match.primary is False or match.reducer is True):
             yield 'action: a job cannot continue without its primary; add "primary = false"'
     if rule.restarts and not causes & _MAY_HAVE_A_REPLICA:
         yield "restarts: no single replica ended, so none can be restarted; use retries"

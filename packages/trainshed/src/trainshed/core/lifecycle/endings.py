@@ -8,16 +8,7 @@ from msgspec.structs import replace
 from trainshed.core.cluster import is_reducer
 from trainshed.core.failure.advice import ON_TIME_LIMITS, advice_on_end
 from trainshed.core.failure.evidence import Cause, Evidence
-from trainshed.core.failure.rules import (
-    Action,
-    Effect,
-    Spent,
-    Verdict,
-    count,
-    increment,
-    judge,
-    retry_budget,
-)
+from trainshed.core.failure.rules import Action, Effect, Spent, Verdict, count, increment, judge, retry_budget
 from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle import timeline
 from trainshed.core.lifecycle.records import Outcome, Replica, Retry, StopNotice
@@ -113,9 +104,7 @@ def _warn_of_time_limit(transition: Transition, evidence: Evidence, verdict: Ver
     the warning, because all of them end at the same time."""
     name, replicas = verdict.rule.name, transition.job.replicas
     if all(count(replica.restarts, name) < _TIME_LIMIT_WARNING_COUNT for replica in replicas):
-        ran = max(
-            (transition.now - r.started for r in replicas if r.id == evidence.replica), default=0
-        )
+        ran = max((transition.now - r.started for r in replicas if r.id == evidence.replica), default=0)
         transition.record(timeline.time_limit(evidence, verdict, ran, transition.now))
 
 
@@ -228,9 +217,7 @@ def _decide_by(transition: Transition, evidence: Evidence, verdict: Verdict) -> 
         decide(transition, Outcome(JobState.SUCCEEDED, verdict.rule.name, at=transition.now))
     else:
         state = JobState.FAILED if verdict.effect is Effect.JOB_FAILS else JobState.CANCELLED
-        outcome = Outcome(
-            state, verdict.rule.name, verdict.error, transition.now, _stop_notice(evidence)
-        )
+        outcome = Outcome(state, verdict.rule.name, verdict.error, transition.now, _stop_notice(evidence))
         decide(transition, outcome)
 
 
@@ -243,9 +230,7 @@ def _restart(transition: Transition, replica: Replica, verdict: Verdict) -> None
     unless the replica has to leave the node."""
     window = verdict.rule.window
     recent = (
-        (*(at for at in replica.recent if at > transition.now - window), transition.now)
-        if window
-        else ()
+        (*(at for at in replica.recent if at > transition.now - window), transition.now) if window else ()
     )
     _start_again(
         transition,
@@ -286,11 +271,7 @@ def _retry(transition: Transition, evidence: Evidence, verdict: Verdict) -> None
     keeps_room = not rule.gives_room and not verdict.back_off and not grows
     transition.change(
         retry=Retry(
-            rule.name,
-            transition.now,
-            keeps_room,
-            transition.now + verdict.back_off,
-            _stop_notice(evidence),
+            rule.name, transition.now, keeps_room, transition.now + verdict.back_off, _stop_notice(evidence)
         ),
         retries=increment(transition.job.retries, rule.name),
         memory_factor=max(transition.job.memory_factor, growth),
@@ -305,9 +286,7 @@ def _next_attempt(transition: Transition, retry: Retry) -> None:
         transition.fire_attempt(AttemptTrigger.RETRY_LATER)
         # Add this wait for capacity to `waited`, because it does not count as running time.
         waited = max(0, transition.now - job.not_before) if job.started and job.not_before else 0
-        transition.change(
-            retry=None, not_before=retry.not_before, waited=Nanos(job.waited + waited)
-        )
+        transition.change(retry=None, not_before=retry.not_before, waited=Nanos(job.waited + waited))
         transition.record(timeline.waits_again(transition.job, transition.now))
         return
     fresh = tuple(

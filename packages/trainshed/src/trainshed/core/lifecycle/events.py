@@ -9,12 +9,7 @@ from msgspec import Struct, field
 from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.lifecycle.records import Actor, Drill, DrillKind
-from trainshed.core.lifecycle.replica_events import (
-    ReplicaExited,
-    ReplicaLost,
-    ReplicaNoted,
-    ReplicaStarted,
-)
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaNoted, ReplicaStarted
 from trainshed.core.names import ReplicaId
 from trainshed.core.units import Nanos
 
@@ -225,9 +220,7 @@ class ReleaseSlots(Struct, frozen=True):
     attempt: int
 
 
-Instruction = (
-    PrepareRuntime | StartReplicas | StopReplica | StopReplicas | InjectFault | ReleaseSlots
-)
+Instruction = PrepareRuntime | StartReplicas | StopReplica | StopReplicas | InjectFault | ReleaseSlots
 
 
 class TimelineEntry(Struct, frozen=True):

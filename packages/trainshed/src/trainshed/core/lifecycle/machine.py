@@ -121,8 +121,7 @@ def _apply_event(transition: Transition, event: Event) -> None:
 
 
 def _take_of_replica(
-    transition: Transition,
-    event: ReplicaPlaced | ReplicaStarted | ReplicaNoted | ReplicaExited | ReplicaLost,
+    transition: Transition, event: ReplicaPlaced | ReplicaStarted | ReplicaNoted | ReplicaExited | ReplicaLost
 ) -> None:
     replica = _current(transition.job, event)
     if replica is None:
@@ -251,9 +250,7 @@ def _start_time(transition: Transition, at: Nanos) -> Nanos:
 
 def _replica_exited(transition: Transition, replica: Replica, event: ReplicaExited) -> None:
     started = replica.started or _start_time(transition, event.exit.started)
-    ended = transition.fire_replica(
-        replica.id, ReplicaTrigger.EXITED, started=started, exit=event.exit
-    )
+    ended = transition.fire_replica(replica.id, ReplicaTrigger.EXITED, started=started, exit=event.exit)
     if ended is None:
         return
     transition.record(*timeline.exit_entries(transition.job, ended, event.exit))
@@ -263,9 +260,7 @@ def _replica_exited(transition: Transition, replica: Replica, event: ReplicaExit
     elif cause is Cause.LEFT:
         cause, text = event.loss, event.cause
         ended = _mark_evicted(transition, ended, cause, text)
-    judge_end(
-        transition, evidence(transition, cause, ended, exit_record=event.exit, text=text), ended
-    )
+    judge_end(transition, evidence(transition, cause, ended, exit_record=event.exit, text=text), ended)
 
 
 def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) -> None:
@@ -287,9 +282,7 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
     judge_end(transition, evidence(transition, cause, lost, text=text), lost)
 
 
-def _mark_evicted(
-    transition: Transition, replica: Replica, cause: Cause, text: str | None
-) -> Replica:
+def _mark_evicted(transition: Transition, replica: Replica, cause: Cause, text: str | None) -> Replica:
     """Mark a replica as leaving its node if its Pod was evicted, so that its next run (incarnation) is on
     another node. Return the replica."""
     if cause is not Cause.POD_EVICTED or replica.leaving:
@@ -336,9 +329,7 @@ def _current(
 # --- the runtime ---
 
 
-def _apply_preparation(
-    transition: Transition, event: RuntimePrepared | StartDelayed | NodesGiven
-) -> None:
+def _apply_preparation(transition: Transition, event: RuntimePrepared | StartDelayed | NodesGiven) -> None:
     """Apply an event of the attempt's preparation: start prepared replicas, record delays, or set the nodes
     that the cluster has chosen."""
     if event.attempt != transition.job.attempt:
@@ -356,18 +347,12 @@ def _apply_preparation(
 def _set_nodes(transition: Transition, nodes: Mapping[ReplicaId, str]) -> None:
     """Set the nodes that the cluster has chosen. The scheduler's placement on a cluster is only a
     preference."""
-    if transition.job.phase not in (
-        AttemptState.STARTING,
-        AttemptState.RUNNING,
-        AttemptState.STOPPING,
-    ):
+    if transition.job.phase not in (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING):
         return
     moved = [
         transition.change_replica(replica.id, node=nodes[replica.id])
         for replica in transition.job.replicas
-        if replica.node
-        and not replica.state.is_over
-        and nodes.get(replica.id, replica.node) != replica.node
+        if replica.node and not replica.state.is_over and nodes.get(replica.id, replica.node) != replica.node
     ]
     if moved:
         transition.record(timeline.nodes_given(transition.job, moved, transition.now))
@@ -401,11 +386,7 @@ def _take_drill(transition: Transition, event: DrillOrdered | DrillTriggered | D
             transition.record(timeline.drill_ordered(transition.job, drill))
         case DrillTriggered():
             drill = _drill(transition.job, event.number)
-            if (
-                drill is not None
-                and drill.is_armed
-                and drill_target(transition.job, drill) is not None
-            ):
+            if drill is not None and drill.is_armed and drill_target(transition.job, drill) is not None:
                 _fire_drill(transition, drill)
         case DrillLanded():
             drill = _drill(transition.job, event.number)
@@ -440,9 +421,7 @@ def _fire_drill(transition: Transition, drill: Drill) -> None:
             reason = f"{replica.node} is under maintenance (drill {drill.number})"
             transition.change_replica(replica.id, leaving=reason)
             transition.fire_replica(replica.id, ReplicaTrigger.ASKED_TO_LEAVE)
-            transition.record(
-                timeline.asked_to_leave(transition.job, replica, reason, transition.now)
-            )
+            transition.record(timeline.asked_to_leave(transition.job, replica, reason, transition.now))
         case DrillKind.PREEMPT | DrillKind.STOCKOUT | DrillKind.INTERNAL:
             text = f"caused by drill {drill.number}"
             proof = evidence(transition, _ATTEMPT_CAUSES[drill.kind], text=text)
@@ -477,8 +456,7 @@ def give_up(job: Job, event: Event, cause: str, now: Nanos) -> Step[Job]:
     if job.state.is_final:
         return Step(job)
     replicas = tuple(
-        replace(r, state=ReplicaState.LOST) if _is_nowhere(job, r, event) else r
-        for r in job.replicas
+        replace(r, state=ReplicaState.LOST) if _is_nowhere(job, r, event) else r for r in job.replicas
     )
     error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
     outcome = job.outcome or Outcome(JobState.FAILED, GIVEN_UP_RULE, error, now)
@@ -510,9 +488,7 @@ def give_up_parent(
     error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
     outcome = work.outcome or Outcome(JobState.FAILED, GIVEN_UP_RULE, error, now)
     at = max(now, work.updated)
-    ended = replace(
-        work, outcome=outcome, state=outcome.state, error=outcome.error, ended=at, updated=at
-    )
+    ended = replace(work, outcome=outcome, state=outcome.state, error=outcome.error, ended=at, updated=at)
     return ended, (timeline.service_failure(name, cause, now), timeline.end(outcome, now))
 
 

@@ -24,9 +24,7 @@ _BECAUSE: Final = {
     JobState.FAILED: ": the job has failed",
 }
 """Why the service stopped a replica, by the outcome of its job."""
-_EXIT_DETAILS: Final = (
-    *("exit_code", "signal", "oom", "stopped", "stalled", "out_of_disk", "log_lines"),
-)
+_EXIT_DETAILS: Final = (*("exit_code", "signal", "oom", "stopped", "stalled", "out_of_disk", "log_lines"),)
 """The fields of an attempt record that a timeline entry includes in its details."""
 
 
@@ -75,11 +73,7 @@ def nodes_given(job: Job, replicas: Sequence[Replica], now: Nanos) -> TimelineEn
         f"{public_replica_name(job.name.api, replica.id)} on {replica.node}"
         for replica in replicas[:_MAX_NAMED_REPLICAS]
     )
-    more = (
-        f" and {len(replicas) - _MAX_NAMED_REPLICAS} more"
-        if len(replicas) > _MAX_NAMED_REPLICAS
-        else ""
-    )
+    more = f" and {len(replicas) - _MAX_NAMED_REPLICAS} more" if len(replicas) > _MAX_NAMED_REPLICAS else ""
     nodes = {str(replica.id): replica.node for replica in replicas}
     text = f"The cluster has placed {where}{more}."
     return TimelineEntry(now, "nodes_given", text, {"attempt": job.attempt, "nodes": nodes})
@@ -132,9 +126,7 @@ def exit_entries(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterato
     details = {name: getattr(exit_record, name) for name in _EXIT_DETAILS}
     # Why the service stopped the replica, if the outcome of its job is already known.
     why = _BECAUSE.get(job.outcome.state, "") if exit_record.stopped and job.outcome else ""
-    yield _of_replica(
-        ended, "replica_exited", job, replica, f"{_describe_end(exit_record)}{why}.", **details
-    )
+    yield _of_replica(ended, "replica_exited", job, replica, f"{_describe_end(exit_record)}{why}.", **details)
 
 
 def loss(job: Job, replica: Replica, event: ReplicaLost, now: Nanos) -> TimelineEntry:
@@ -144,9 +136,7 @@ def loss(job: Job, replica: Replica, event: ReplicaLost, now: Nanos) -> Timeline
     return _of_replica(now, "service_failed", job, replica, text)
 
 
-def verdict(
-    job: Job, evidence: Evidence, verdict: Verdict, now: Nanos, drill: int
-) -> TimelineEntry:
+def verdict(job: Job, evidence: Evidence, verdict: Verdict, now: Nanos, drill: int) -> TimelineEntry:
     """Return the timeline entry for a verdict. It contains the decision, the matching row of the failure
     table, and the evidence (spec/failures#rules)."""
     details: dict[str, object] = {
@@ -158,11 +148,7 @@ def verdict(
     if evidence.replica is not None:
         details["replica"] = str(evidence.replica)
     if evidence.exit is not None:
-        details |= {
-            "exit_code": evidence.exit_code,
-            "signal": evidence.signal,
-            "status": evidence.status,
-        }
+        details |= {"exit_code": evidence.exit_code, "signal": evidence.signal, "status": evidence.status}
     if evidence.text:
         details["reason"] = evidence.text
     if verdict.budget:
@@ -249,9 +235,7 @@ def cancel_reason(event: CancelRequested, scheduling: Scheduling) -> str:
 
 _CANCELLED: Final = {
     CancelCause.EARLY_STOP: "The trial was stopped early.",
-    CancelCause.PARENT: (
-        "The job was cancelled together with the tuning job or pipeline that created it."
-    ),
+    CancelCause.PARENT: ("The job was cancelled together with the tuning job or pipeline that created it."),
     CancelCause.IDLE: "The job was cancelled because it was idle for longer than this service allows.",
     CancelCause.MAX_WAIT: "The job was cancelled because it was not running within its maximum wait time of "
     "{} seconds.",

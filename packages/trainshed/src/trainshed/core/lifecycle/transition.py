@@ -80,11 +80,7 @@ class Table(Generic[State, Trigger]):
     """
 
     def __init__(
-        self,
-        name: str,
-        states: type[State],
-        triggers: type[Trigger],
-        rows: Mapping[str, Mapping[str, str]],
+        self, name: str, states: type[State], triggers: type[Trigger], rows: Mapping[str, Mapping[str, str]]
     ) -> None:
         self.name = name
         self.states = tuple(states)
@@ -226,9 +222,7 @@ class Transition(WorkTransition[Job]):
             self.change(phase=phase)
         return phase is not None
 
-    def fire_replica(
-        self, replica: ReplicaId, trigger: ReplicaTrigger, **changes: Any
-    ) -> Replica | None:
+    def fire_replica(self, replica: ReplicaId, trigger: ReplicaTrigger, **changes: Any) -> Replica | None:
         """Apply a trigger to the state of a replica, set its `changes`, and return the replica. Return None
         if the trigger is ignored. Raise IllegalTransition if the trigger is impossible in this state."""
         before = self.replica(replica)
@@ -275,9 +269,7 @@ def instructions(job: Job) -> tuple[Instruction, ...]:
         case AttemptState.STOPPING:
             # Include replicas that were requested to leave their node before they started, so that these runs
             # (incarnations) never start.
-            waiting += [
-                r for r in job.replicas if r.state is ReplicaState.STOPPING and not r.started
-            ]
+            waiting += [r for r in job.replicas if r.state is ReplicaState.STOPPING and not r.started]
             return (StopReplicas(job.attempt, _incarnations(waiting)),)
 
 

@@ -14,13 +14,7 @@ from trainshed.core.datasets.plans import (
     complete_fractions,
     directory_name,
 )
-from trainshed.core.datasets.records import (
-    FORMATS,
-    Dataset,
-    annotation_of,
-    annotation_uri,
-    annotations_of,
-)
+from trainshed.core.datasets.records import FORMATS, Dataset, annotation_of, annotation_uri, annotations_of
 from trainshed.core.requests import Section
 from trainshed.core.specs import syntax
 from trainshed.core.units import Nanos
@@ -38,9 +32,7 @@ _UNSERVED_SPLITS: Final = {
     "import file as its ML use, which overrides fractions, and omit this field.",
 }
 """Errors for splits that the service does not support, by field, with the alternative to each."""
-_NOT_APPLIED: Final = (
-    "This service does not apply it. Omit it, and select items by annotation_schema_uri."
-)
+_NOT_APPLIED: Final = "This service does not apply it. Omit it, and select items by annotation_schema_uri."
 _UNSERVED: Final = {
     "annotationsFilter": _NOT_APPLIED,
     "savedQueryId": _NOT_APPLIED,
@@ -65,8 +57,7 @@ def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPla
     if config.has("bigqueryDestination"):
         config.fault(
             "bigqueryDestination",
-            "This service does not write to BigQuery. Set gcs_destination, where the "
-            "program finds files.",
+            "This service does not write to BigQuery. Set gcs_destination, where the program finds files.",
         )
     return _read_plan(config, dataset, at)
 
@@ -93,8 +84,7 @@ def _refuse_unserved(config: Section) -> None:
 def _read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan | None:
     if not config.has("gcsDestination") and not config.has("bigqueryDestination"):
         config.fault(
-            "gcsDestination",
-            "The destination of the files must be set, for example gs://BUCKET/PATH.",
+            "gcsDestination", "The destination of the files must be set, for example gs://BUCKET/PATH."
         )
     rule = _read_rule(config, dataset)
     annotation = _read_annotation(config, dataset)
@@ -112,9 +102,7 @@ def _read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan
     if not files:
         wanted = f" with annotations of {annotation}" if annotation and dataset.files else ""
         field = "datasetId" if config.has("datasetId") else ""
-        config.fault(
-            field, f"{dataset.name} has no files{wanted}. Import some, or use another dataset."
-        )
+        config.fault(field, f"{dataset.name} has no files{wanted}. Import some, or use another dataset.")
     if fault or not files:
         return None
     kind = annotation or ("tables" if dataset.kind.is_table else dataset.kind.value)
@@ -126,9 +114,7 @@ def dataset_id_fault(dataset: str) -> str | None:
     """Return the error in a dataset's id, or None if it is valid."""
     if _DATASET_ID.fullmatch(dataset):
         return None
-    return (
-        f"{dataset!r} is not a dataset id; it has 1 to 128 letters, digits, dashes and underscores."
-    )
+    return f"{dataset!r} is not a dataset id; it has 1 to 128 letters, digits, dashes and underscores."
 
 
 def _read_annotation(config: Section, dataset: Dataset | None) -> str:
@@ -142,8 +128,7 @@ def _read_annotation(config: Section, dataset: Dataset | None) -> str:
     if dataset is not None and dataset.kind.is_table:
         config.fault(
             "annotationSchemaUri",
-            f"{dataset.name} is a {dataset.kind} dataset, which has no annotations. Omit "
-            "the field.",
+            f"{dataset.name} is a {dataset.kind} dataset, which has no annotations. Omit the field.",
         )
         return ""
     if not name or name not in known:
@@ -159,8 +144,7 @@ def _read_rule(config: Section, dataset: Dataset | None) -> SplitRule:
     methods = [name for name in _METHODS if config.has(name)]
     if len(methods) > 1:
         config.fault(
-            methods[1],
-            f"Only one split can be set, and {config.path_of(methods[0])} is set as well.",
+            methods[1], f"Only one split can be set, and {config.path_of(methods[0])} is set as well."
         )
     if not methods:
         return SplitRule()
@@ -170,8 +154,7 @@ def _read_rule(config: Section, dataset: Dataset | None) -> SplitRule:
         if dataset is not None and not dataset.kind.is_table:
             config.fault(
                 name,
-                f"It requires a column, and {dataset.name} is of kind {dataset.kind}. Set "
-                "fraction_split.",
+                f"It requires a column, and {dataset.name} is of kind {dataset.kind}. Set fraction_split.",
             )
         key = split.text("key")
         if not key:
@@ -181,16 +164,12 @@ def _read_rule(config: Section, dataset: Dataset | None) -> SplitRule:
 
 
 def _read_fractions(split: Section) -> tuple[float, float, float]:
-    fractions = {
-        f"{split_name}Fraction": split.number(f"{split_name}Fraction") for split_name in SPLITS
-    }
+    fractions = {f"{split_name}Fraction": split.number(f"{split_name}Fraction") for split_name in SPLITS}
     for name, fraction in fractions.items():
         if not 0 <= fraction <= 1:
             split.fault(name, f"The fraction must be from 0 to 1, not {fraction:g}.")
     # Permit a small excess: with floats, a sum such as 0.7 + 0.2 + 0.1 may be slightly larger than 1.
     if sum(fractions.values()) > 1 + 1e-9:
-        split.fault(
-            "", f"The fractions add up to {sum(fractions.values()):g}; at most 1 is allowed."
-        )
+        split.fault("", f"The fractions add up to {sum(fractions.values()):g}; at most 1 is allowed.")
         return SplitRule().fractions
     return complete_fractions(tuple(fractions.values()))

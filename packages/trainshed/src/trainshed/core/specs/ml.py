@@ -106,8 +106,7 @@ def _read_scheduling(section: Section) -> Scheduling:
     wait = section.duration("maxWaitTime")
     if wait is not None and not MIN_WAIT <= wait <= syntax.MAX_DURATION:
         section.fault(
-            "maxWaitTime",
-            "The maximum wait time must be at least 1800s. Omit the field for no limit.",
+            "maxWaitTime", "The maximum wait time must be at least 1800s. Omit the field for no limit."
         )
     running = section.duration("maxRunningTime")
     if running is None:
@@ -148,18 +147,14 @@ def _ineffective_fields(training: Section, hardware: tuple[Hardware, ...]) -> tu
         unused = [name for name in (role.config_field, role.type_field) if training.is_set(name)]
         if unused and role.position not in running:
             names = " and ".join(map(training.path_of, unused))
-            texts.append(
-                f"{names} has no effect: the job has no {ML_ROLES[role.position]} replicas."
-            )
+            texts.append(f"{names} has no effect: the job has no {ML_ROLES[role.position]} replicas.")
     return tuple(texts)
 
 
 DEFAULT_TAG = "training/hptuning/metric"
 
 
-def _read_tuning(
-    training: Section, job_id: str, max_trials: int
-) -> tuple[StudySpec, tuple[int, int, int]]:
+def _read_tuning(training: Section, job_id: str, max_trials: int) -> tuple[StudySpec, tuple[int, int, int]]:
     """Parse the parameters, the metric and the numbers of trials (default: 1 in total, and 1 at a time).
     Errors are added to the section's faults. The API checks whether the previous job (`resumePreviousJobId`)
     exists."""
@@ -176,8 +171,6 @@ def _read_tuning(
     if resumed := search.text("resumePreviousJobId"):
         search.check("resumePreviousJobId", syntax.job_id_fault(resumed))
         if resumed == job_id:
-            search.fault(
-                "resumePreviousJobId", "A job cannot continue from itself. Use an earlier job."
-            )
+            search.fault("resumePreviousJobId", "A job cannot continue from itself. Use an earlier job.")
     fields = ("maxTrials", "maxParallelTrials", "maxFailedTrials")
     return study, read_counts(search, fields, 1, max_trials=max_trials)

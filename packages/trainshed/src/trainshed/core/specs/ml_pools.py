@@ -58,9 +58,7 @@ def read_hardware(training: Section) -> tuple[Hardware, ...]:
     if pools is None:
         known = ", ".join((*predefined_tiers(), CUSTOM_TIER))
         hint = f" {worker_pool.NO_TPU}" if "TPU" in tier else ""
-        training.fault(
-            "scaleTier", f"{tier!r} is not a supported scale tier. Choose {known}.{hint}"
-        )
+        training.fault("scaleTier", f"{tier!r} is not a supported scale tier. Choose {known}.{hint}")
         return ()
     _refuse_explicit(training, tier)
     hardware: list[Hardware] = []
@@ -68,9 +66,7 @@ def read_hardware(training: Section) -> tuple[Hardware, ...]:
         role, kind = ROLES[pool.position], pool.accelerator_type
         devices = Accelerators(kind, pool.accelerator_count) if kind else None
         machine = worker_pool.machine_of(machine_types()[pool.machine_type], devices)
-        disk = worker_pool.read_disk(
-            training.section(role.config_field).section("diskConfig"), Api.ML
-        )
+        disk = worker_pool.read_disk(training.section(role.config_field).section("diskConfig"), Api.ML)
         hardware.append(Hardware(role, pool.count, machine, disk))
     return tuple(hardware)
 
@@ -80,9 +76,7 @@ def _refuse_explicit(training: Section, tier: str) -> None:
     determines them."""
     text = f"Scale tier {tier} sets the %s itself. Omit this field, or use scale tier CUSTOM."
     for role in ROLES:
-        syntax.refuse(
-            training, dict.fromkeys((role.type_field, role.count_field), text % "machines")
-        )
+        syntax.refuse(training, dict.fromkeys((role.type_field, role.count_field), text % "machines"))
         config = training.section(role.config_field)
         syntax.refuse(config, {"acceleratorConfig": text % "accelerators"})
 
@@ -96,14 +90,12 @@ def _custom(training: Section) -> tuple[Hardware, ...]:
             if role.position == 0:
                 training.fault(
                     "masterType",
-                    "Scale tier CUSTOM requires the master's machine type, for example "
-                    "n1-standard-8.",
+                    "Scale tier CUSTOM requires the master's machine type, for example n1-standard-8.",
                 )
             elif (how_many := training.integer(role.count_field)) > 0:
                 training.fault(
                     role.type_field,
-                    f"{training.path_of(role.count_field)} is {how_many}, so its machine type is "
-                    "required.",
+                    f"{training.path_of(role.count_field)} is {how_many}, so its machine type is required.",
                 )
             continue
         machine = worker_pool.read_machine_type(training, role.type_field, Api.ML)
@@ -121,9 +113,7 @@ def _count(training: Section, role: Role) -> int:
         return 1
     count = training.integer(role.count_field)
     if not 0 <= count <= worker_pool.MAX_REPLICAS:
-        training.fault(
-            role.count_field, f"The count must be 0 to {worker_pool.MAX_REPLICAS}, not {count}."
-        )
+        training.fault(role.count_field, f"The count must be 0 to {worker_pool.MAX_REPLICAS}, not {count}.")
         return 1
     return count
 
@@ -223,12 +213,8 @@ def _container(
         field = "containerArgs" if container_args else "containerCommand"
         config.fault(field, "container_command and container_args cannot be combined with args.")
     if worker_pool.are_reducers(runtime):
-        return worker_pool.reducer_program(
-            runtime, image, (), is_chosen=bool(command or container_args)
-        )
-    program = Program(
-        runtime=runtime, image_uri=image, command=command, args=container_args or args
-    )
+        return worker_pool.reducer_program(runtime, image, (), is_chosen=bool(command or container_args))
+    program = Program(runtime=runtime, image_uri=image, command=command, args=container_args or args)
     if worker_pool.needs_command(runtime, image) and worker_pool.names_package(program):
         field = "containerArgs" if container_args else "args"
         return worker_pool.read_package(program, config if container_args else training, field)

@@ -25,10 +25,7 @@ from trainshed.core.specs.vertex import read_job_spec, unsupported_fields, with_
 from trainshed.core.tuning.records import TuningSpec
 from trainshed.core.units import Nanos
 
-DEFINITIONS = {
-    "custom_task_1.0.0.yaml": Task.CUSTOM,
-    "hyperparameter_tuning_task_1.0.0.yaml": Task.TUNING,
-}
+DEFINITIONS = {"custom_task_1.0.0.yaml": Task.CUSTOM, "hyperparameter_tuning_task_1.0.0.yaml": Task.TUNING}
 """Tasks by the last part of their definition's URI."""
 _DIRECTORY = "gs://google-cloud-aiplatform/schema/trainingjob/definition/"
 _CHILD = {Task.CUSTOM: "-custom-job", Task.TUNING: "-hyperparameter-tuning-job"}
@@ -85,9 +82,7 @@ def parse_pipeline(
         )
         job = replace(job, pools=pools, data=data)
     model_keys = unsupported_fields(pipeline.section("modelToUpload"))
-    job = with_warnings(
-        job, *unsupported_fields(pipeline), *model_keys, *_ineffective_fields(pipeline)
-    )
+    job = with_warnings(job, *unsupported_fields(pipeline), *model_keys, *_ineffective_fields(pipeline))
     ending = _CHILD[task]
     name = display_name[: syntax.MAX_DISPLAY_NAME - len(ending)] + ending
     return ParsedPipeline(
@@ -123,9 +118,7 @@ def _ineffective_fields(pipeline: Section) -> tuple[str, ...]:
     )
 
 
-def _read_model(
-    pipeline: Section, region: str, new_id: str, *, is_placed: bool
-) -> ModelDraft | None:
+def _read_model(pipeline: Section, region: str, new_id: str, *, is_placed: bool) -> ModelDraft | None:
     """Parse `modelToUpload` with its model ID or parent model. `is_placed`: whether the job has an output
     directory."""
     if not pipeline.has("modelToUpload"):

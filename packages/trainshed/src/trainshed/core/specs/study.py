@@ -29,11 +29,7 @@ _ALGORITHMS = {
     "GRID_SEARCH": Algorithm.GRID_SEARCH,
     "RANDOM_SEARCH": Algorithm.RANDOM_SEARCH,
 }
-_SELECTIONS = {
-    "": Selection.LAST,
-    "LAST_MEASUREMENT": Selection.LAST,
-    "BEST_MEASUREMENT": Selection.BEST,
-}
+_SELECTIONS = {"": Selection.LAST, "LAST_MEASUREMENT": Selection.LAST, "BEST_MEASUREMENT": Selection.BEST}
 _NOISES = {"": Noise.UNKNOWN, "LOW": Noise.LOW, "HIGH": Noise.HIGH}
 _GOALS = {"": Goal.MAXIMIZE, "MAXIMIZE": Goal.MAXIMIZE, "MINIMIZE": Goal.MINIMIZE}
 _UNSERVED = {
@@ -97,8 +93,7 @@ def _read_metrics(study: Section, *, for_tuning_job: bool) -> tuple[Metric, ...]
         study.fault("metrics", "At least one metric must be set.")
     if for_tuning_job and len(aims) > 1:
         study.fault(
-            "metrics",
-            "A tuning job has exactly one metric, its objective. For several metrics, use a study.",
+            "metrics", "A tuning job has exactly one metric, its objective. For several metrics, use a study."
         )
     return tuple(aims)
 

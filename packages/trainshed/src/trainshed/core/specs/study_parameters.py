@@ -46,9 +46,7 @@ def _read_bounds(space: Section, kind: ParameterType) -> tuple[float, float]:
     space.check("minValue", faults[0])
     space.check("maxValue", faults[1])
     if not any(faults) and low > high:
-        space.fault(
-            "maxValue", f"The maximum value {high:g} is less than the minimum value {low:g}."
-        )
+        space.fault("maxValue", f"The maximum value {high:g} is less than the minimum value {low:g}.")
     elif not any(faults) and not math.isfinite(high - low):
         space.fault("maxValue", "The range is too wide for the calculation. Use narrower bounds.")
     return low, high
@@ -130,9 +128,7 @@ def _read_condition(item: Section, parent: Parameter) -> tuple[Value, ...]:
     conditions = [name for name in CONDITIONS.values() if item.has(name)]
     if conditions != [wanted]:
         wrong = next((name for name in conditions if name != wanted), wanted)
-        item.fault(
-            wrong, f"The parent is {parent.type}. Set its values in {item.path_of(wanted)} only."
-        )
+        item.fault(wrong, f"The parent is {parent.type}. Set its values in {item.path_of(wanted)} only.")
         return ()
     condition, categories = item.section(wanted), frozenset(parent.categories)
     meant = {text: _parents_values(parent, text, categories) for text in condition.texts("values")}
@@ -180,10 +176,7 @@ class Words(Struct, frozen=True):
 
 VERTEX = Words("parameterId", is_nested=True)
 ML_JOB = Words(
-    "parameterName",
-    is_nested=False,
-    discrete_values="discreteValues",
-    categories="categoricalValues",
+    "parameterName", is_nested=False, discrete_values="discreteValues", categories="categoricalValues"
 )
 _CHILDREN = "conditionalParameterSpecs"
 
@@ -197,9 +190,7 @@ def read_parameters(study: Section, name: str, words: Words) -> tuple[Parameter,
         study.fault(name, "At least one parameter must be set.")
     if len(reader.parameters) > MAX_PARAMETERS:
         study.fault(
-            name,
-            f"The study has {len(reader.parameters)} parameters; at most {MAX_PARAMETERS} "
-            "are allowed.",
+            name, f"The study has {len(reader.parameters)} parameters; at most {MAX_PARAMETERS} are allowed."
         )
     else:
         reader.check_ids()
@@ -242,9 +233,7 @@ class _TreeReader:
         """Report ids that occur at two nodes, unless the nodes' conditions exclude each other
         (facts/tuning#vertex). Conditions exclude each other if no value of a common ancestor activates both
         branches."""
-        whens = [
-            frozenset[Value | None]([None] if p.parent is None else p.when) for p in self.parameters
-        ]
+        whens = [frozenset[Value | None]([None] if p.parent is None else p.when) for p in self.parameters]
         takers: dict[tuple[str, int | None], set[int]] = {}
         for position, parameter in enumerate(self.parameters):
             if not parameter.id:
@@ -300,18 +289,12 @@ def _read_parameter(section: Section, words: Words, kind: ParameterType | None) 
         case ParameterType.CATEGORICAL:
             for bound in ("minValue", "maxValue"):
                 if not words.is_nested and space.is_set(bound):
-                    space.fault(
-                        bound, "A CATEGORICAL parameter has no bounds. Set categorical_values only."
-                    )
-            categories = syntax.read_distinct(
-                space, words.categories, "category", syntax.string_fault
-            )
+                    space.fault(bound, "A CATEGORICAL parameter has no bounds. Set categorical_values only.")
+            categories = syntax.read_distinct(space, words.categories, "category", syntax.string_fault)
             if not categories:
                 space.fault(words.categories, "At least one category must be set.")
     parameter = Parameter(name, kind, low, high, values, categories)
-    return replace(
-        parameter, scale=_read_scale(section, parameter), default=_read_default(space, parameter)
-    )
+    return replace(parameter, scale=_read_scale(section, parameter), default=_read_default(space, parameter))
 
 
 def _read_type(section: Section, words: Words) -> ParameterType | None:

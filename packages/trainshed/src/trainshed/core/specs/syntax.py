@@ -139,9 +139,7 @@ def read_labels(request: Section) -> tuple[tuple[str, str], ...]:
     entries = cast("Mapping[str, Any]", request.values.get("labels") or {})
     # Do not count the label that the service adds to a copy of a job.
     if len(entries.keys() - {COPY_LABEL}) > MAX_LABELS:
-        request.fault(
-            "labels", f"The field has {len(entries)} labels; at most {MAX_LABELS} are allowed."
-        )
+        request.fault("labels", f"The field has {len(entries)} labels; at most {MAX_LABELS} are allowed.")
         return ()
     labels = tuple((key, str(value)) for key, value in entries.items())
     for key, value in labels:
@@ -160,8 +158,7 @@ def _label_fault(text: str, part: str) -> str:
         )
     if not all(_is_label_letter(letter) or letter in "_-" for letter in text):
         return (
-            f"The label {part} {text!r} may contain only lowercase letters, digits, "
-            "underscores and dashes."
+            f"The label {part} {text!r} may contain only lowercase letters, digits, underscores and dashes."
         )
     return ""
 
@@ -257,8 +254,7 @@ def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tu
         return ()
     section.check(name, _list_fault(section.texts(name), is_command=name in _COMMANDS))
     return section.checked_texts(
-        name,
-        lambda text: string_fault(text) or (secrets.argument_fault(text) if expanded else None),
+        name, lambda text: string_fault(text) or (secrets.argument_fault(text) if expanded else None)
     )
 
 
@@ -299,9 +295,7 @@ def read_packages(section: Section) -> tuple[str, ...]:
     if not count:
         section.fault("packageUris", "At least one Python package must be set as gs://BUCKET/PATH.")
     if count > MAX_PACKAGES:
-        section.fault(
-            "packageUris", f"The field has {count} packages; at most {MAX_PACKAGES} are allowed."
-        )
+        section.fault("packageUris", f"The field has {count} packages; at most {MAX_PACKAGES} are allowed.")
         return ()
     return section.checked_texts("packageUris", package_fault)
 

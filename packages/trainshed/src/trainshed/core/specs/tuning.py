@@ -58,16 +58,14 @@ def read_counts(
     elif max_trials and most > max_trials:
         section.fault(
             fields[0],
-            f"The job requests {most} trials; at most {max_trials} are allowed by a setting "
-            "of this service.",
+            f"The job requests {most} trials; at most {max_trials} are allowed by a setting of this service.",
         )
     if parallel < 1:
         section.fault(fields[1], f"At least 1 trial must run at a time, not {parallel}.")
     elif parallel > most >= 1:
         section.fault(
             fields[1],
-            f"{parallel} parallel trials are more than the job has: {section.path_of(fields[0])} "
-            f"is {most}.",
+            f"{parallel} parallel trials are more than the job has: {section.path_of(fields[0])} is {most}.",
         )
     if failed < 0 or failed > most >= 1:
         section.fault(

@@ -188,9 +188,7 @@ def read_pools(job_spec: Section, runtimes: RuntimeCatalog) -> tuple[WorkerPool,
     for position, pool in enumerate(sections):
         if is_blank(pool.values):
             if position == 0:
-                pool.fault(
-                    "", "The first worker pool is the primary replica. It cannot be skipped."
-                )
+                pool.fault("", "The first worker pool is the primary replica. It cannot be skipped.")
             continue
         pools.append(_read_pool(pool, position, runtimes))
     if reducers_of(pools) is not None:
@@ -226,8 +224,7 @@ def _read_program(pool: Section, position: int, runtimes: RuntimeCatalog) -> Pro
     if has_container == has_package:
         how_many = "both are" if has_container else "neither is"
         pool.fault(
-            "containerSpec",
-            f"Exactly one of container_spec and python_package_spec must be set; {how_many}.",
+            "containerSpec", f"Exactly one of container_spec and python_package_spec must be set; {how_many}."
         )
     if has_package:
         return _read_package(pool.section("pythonPackageSpec"), runtimes)
@@ -240,9 +237,7 @@ def _read_package(spec: Section, runtimes: RuntimeCatalog) -> Program:
     uri = spec.text("executorImageUri")
     runtime = worker_pool.UNKNOWN_RUNTIME
     if not uri:
-        spec.fault(
-            "executorImageUri", "The executor image must be set to a prebuilt training image."
-        )
+        spec.fault("executorImageUri", "The executor image must be set to a prebuilt training image.")
     else:
         runtime = worker_pool.read_runtime(spec, "executorImageUri", uri, runtimes, _NO_PACKAGE)
     return Program(
@@ -305,6 +300,4 @@ def read_machine(spec: Section, *, is_reducer: bool) -> Machine:
         )
         return worker_pool.machine_of(machine)
     fields = ("acceleratorType", "acceleratorCount")
-    return worker_pool.machine_of(
-        machine, worker_pool.read_accelerators(spec, fields, machine, Api.VERTEX)
-    )
+    return worker_pool.machine_of(machine, worker_pool.read_accelerators(spec, fields, machine, Api.VERTEX))

@@ -22,10 +22,7 @@ from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeCatalog, RuntimeC
 from trainshed.core.specs import syntax
 from trainshed_reduction import variables
 
-DISK_TYPES = {
-    Api.VERTEX: ("pd-ssd", "pd-standard", "hyperdisk-balanced"),
-    Api.ML: ("pd-ssd", "pd-standard"),
-}
+DISK_TYPES = {Api.VERTEX: ("pd-ssd", "pd-standard", "hyperdisk-balanced"), Api.ML: ("pd-ssd", "pd-standard")}
 HYPERDISK_MACHINES = frozenset({"a3-ultragpu-8g", "a4-highgpu-8g"})
 """Machines with hyperdisk-balanced as their default disk (facts/machines#disks)."""
 MIN_DISK_GB = 100
@@ -36,9 +33,7 @@ NO_TPU = "This service has no TPUs. Choose machines with GPUs, or without accele
 UNKNOWN_RUNTIME = RuntimeChoice(family="", version="", python_version="")
 """The runtime of a program whose image or version was rejected."""
 _MODULE, _PACKAGES = "--module_name", "--package_uris"
-REDUCERS_ELSEWHERE = (
-    "The reduction server runs only in the third worker pool (worker_pool_specs[2])."
-)
+REDUCERS_ELSEWHERE = "The reduction server runs only in the third worker pool (worker_pool_specs[2])."
 _IGNORED = (
     "Reducers run the service's own program and ignore the command and arguments "
     "of worker pool 2. (gcloud applies --command and --args to all pools.)"
@@ -79,13 +74,9 @@ def read_accelerators(
     kind, count = section.enum(type_field), section.integer(count_field)
     choices = "; ".join(f"{name} x {_either(counts)}" for name, counts in allowed.items())
     if not kind and count:
-        section.fault(
-            count_field, "An accelerator count is set without an accelerator type. Set both."
-        )
+        section.fault(count_field, "An accelerator count is set without an accelerator type. Set both.")
     elif not kind and machine.needs_accelerators:
-        section.fault(
-            type_field, f"Machine type {machine.name} requires an accelerator type: {choices}."
-        )
+        section.fault(type_field, f"Machine type {machine.name} requires an accelerator type: {choices}.")
     elif kind and kind not in allowed:
         hint = f"It supports {choices}." if choices else "It supports no accelerators."
         text = f'Accelerator "{kind}" is not supported for machine type "{machine.name}". {hint}'
@@ -113,8 +104,7 @@ def read_disk(section: Section, api: Api, machine_type: str = "") -> Disk:
     size = section.integer("bootDiskSizeGb") or default.size_gb
     if disk_type not in DISK_TYPES[api]:
         section.fault(
-            "bootDiskType",
-            f"{disk_type!r} is not a disk type; choose {' or '.join(DISK_TYPES[api])}.",
+            "bootDiskType", f"{disk_type!r} is not a disk type; choose {' or '.join(DISK_TYPES[api])}."
         )
     if not MIN_DISK_GB <= size <= MAX_DISK_GB:
         section.fault(

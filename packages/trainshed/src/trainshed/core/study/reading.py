@@ -38,8 +38,7 @@ def read_parameters(spec: StudySpec, trial: Section) -> Parameters:
             unclear.add(index)
             settled.add(node.id)
         elif node.parent is None or (
-            (parent := values[node.parent]) is not None
-            and any(is_same(parent, value) for value in node.when)
+            (parent := values[node.parent]) is not None and any(is_same(parent, value) for value in node.when)
         ):
             settled.add(node.id)
             value = _read_value(node, by_id.get(node.id), trial)
@@ -60,23 +59,17 @@ def read_measurement(spec: StudySpec, measurement: Section, *, final: bool) -> M
     for entry in measurement.sections("metrics"):
         name, value = entry.text("metricId"), entry.number("value")
         if name not in known:
-            entry.fault(
-                "metricId",
-                f"{name!r} is not a metric of the study, which has {format_list(known)}.",
-            )
+            entry.fault("metricId", f"{name!r} is not a metric of the study, which has {format_list(known)}.")
         elif name in by_metric:
             entry.fault("metricId", f"{name!r} appears twice. Set each metric once.")
         if not math.isfinite(value):
             entry.fault(
-                "value",
-                f"{value} is not a finite number. Complete a trial that diverged as infeasible.",
+                "value", f"{value} is not a finite number. Complete a trial that diverged as infeasible."
             )
         by_metric.setdefault(name, value)
     missing = [name for name in known if name not in by_metric]
     if not by_metric:
-        measurement.fault(
-            "metrics", f"The measurement has no metric. The study has {format_list(known)}."
-        )
+        measurement.fault("metrics", f"The measurement has no metric. The study has {format_list(known)}.")
     elif final and missing:
         measurement.fault(
             "metrics",
@@ -86,9 +79,7 @@ def read_measurement(spec: StudySpec, measurement: Section, *, final: bool) -> M
     if step < 0:
         measurement.fault("stepCount", f"{step} is negative; steps count from 0.")
     if not 0 <= elapsed < 2**63:
-        measurement.fault(
-            "elapsedDuration", "The time must be from 0 to 292 years after the start."
-        )
+        measurement.fault("elapsedDuration", "The time must be from 0 to 292 years after the start.")
     return Measurement(tuple(by_metric.items()), step, elapsed)
 
 
@@ -136,9 +127,7 @@ def _report_others(spec: StudySpec, by_name: Mapping[str, Section], settled: set
             entry.fault("parameterId", text)
         elif name not in settled:
             ids = format_list(node.id for node in spec.parameters)
-            entry.fault(
-                "parameterId", f"{name!r} is not a parameter of the study, which has {ids}."
-            )
+            entry.fault("parameterId", f"{name!r} is not a parameter of the study, which has {ids}.")
 
 
 def _legal(node: Parameter) -> str:

@@ -85,9 +85,7 @@ class Transition(WorkTransition[TuningJob]):
     def end_trial(self, trial: Trial) -> None:
         """Store a trial that has ended, and remove it from the running trials."""
         self.store(trial)
-        self.change(
-            running=tuple(other for other in self.job.running if other.number != trial.number)
-        )
+        self.change(running=tuple(other for other in self.job.running if other.number != trial.number))
 
 
 def observe(transition: Transition, sights: Sequence[Sight]) -> None:
@@ -123,9 +121,7 @@ def stop_trial(transition: Transition, trial: Trial, why: str) -> None:
     transition.change(
         running=tuple(stopping if other == running else other for other in transition.job.running)
     )
-    transition.store(
-        replace(transition.current(trial), state=TrialState.STOPPING, stopped_early=True)
-    )
+    transition.store(replace(transition.current(trial), state=TrialState.STOPPING, stopped_early=True))
     transition.record(timeline.stopping(trial.number, why, transition.now))
 
 
@@ -160,9 +156,7 @@ def deadlines(job: TuningJob) -> tuple[Deadline, ...]:
 
 
 def _apply_sight(transition: Transition, running: RunningTrial, sight: Sight) -> None:
-    transition.measurements += (
-        (running.number, measurement) for measurement in sight.new_measurements
-    )
+    transition.measurements += ((running.number, measurement) for measurement in sight.new_measurements)
     job, trial = sight.job, transition.current(sight.trial)
     if job is None:
         _infeasible(transition, trial, "its job was deleted or is unreadable.", None, counts=False)
@@ -178,18 +172,12 @@ def _show_progress(transition: Transition, job: Job) -> None:
     """Set the state of the tuning job to the most advanced state of its trials."""
     if transition.job.state is JobState.QUEUED and job.state is not JobState.QUEUED and job.attempt:
         transition.fire_job(JobTrigger.ADMITTED)
-    if (
-        job.started
-        and transition.job.state is JobState.PREPARING
-        and transition.fire_job(JobTrigger.ALL_UP)
-    ):
+    if job.started and transition.job.state is JobState.PREPARING and transition.fire_job(JobTrigger.ALL_UP):
         transition.change(started=transition.job.started or job.started)
         transition.record(timeline.running(job.started))
 
 
-def _end_trial(
-    transition: Transition, trial: Trial, running: RunningTrial, job: Job, sight: Sight
-) -> None:
+def _end_trial(transition: Transition, trial: Trial, running: RunningTrial, job: Job, sight: Sight) -> None:
     spec = transition.job.spec.study
     final = final_measurement(spec, sight.measurements)
     ran = job.state is JobState.SUCCEEDED or (running.stopping and job.state is JobState.CANCELLED)
@@ -219,10 +207,7 @@ def _infeasible(
     transition: Transition, trial: Trial, reason: str, error: JobError | None, *, counts: bool
 ) -> None:
     over = replace(
-        trial,
-        state=TrialState.INFEASIBLE,
-        infeasible_reason=reason,
-        ended=trial.ended or transition.now,
+        trial, state=TrialState.INFEASIBLE, infeasible_reason=reason, ended=trial.ended or transition.now
     )
     transition.end_trial(over)
     job = transition.job
@@ -232,9 +217,7 @@ def _infeasible(
         message = timeline.too_many_failed(transition.job, over, error)
         code = error.code if error else INVALID_ARGUMENT
         failed = JobError(code, message, cause="trials", reason=reason)
-        transition.change(
-            outcome=Outcome(JobState.FAILED, "too_many_failed_trials", failed, transition.now)
-        )
+        transition.change(outcome=Outcome(JobState.FAILED, "too_many_failed_trials", failed, transition.now))
 
 
 def _too_many_failed(job: TuningJob) -> bool:
@@ -268,9 +251,7 @@ def settle(transition: Transition) -> None:
         else:
             message = f"None of the {job.started_trials} trials has a result. Each trial shows its reason."
             if not job.started_trials:
-                message = (
-                    "The earlier jobs tried every point of the search space. Widen the parameters."
-                )
+                message = "The earlier jobs tried every point of the search space. Widen the parameters."
             error = JobError(INVALID_ARGUMENT, message, cause="trials")
             outcome = Outcome(JobState.FAILED, "no_trial_succeeded", error, transition.now)
         transition.change(outcome=outcome)

@@ -43,9 +43,7 @@ def stopping(number: int, why: str, now: Nanos) -> TimelineEntry:
 
 def random_suggestions(count: int, why: str, now: Nanos) -> TimelineEntry:
     trials = "The next trial is" if count == 1 else f"The next {count} trials are"
-    return TimelineEntry(
-        now, "warning", f"{trials} drawn at random because the algorithm failed ({why})."
-    )
+    return TimelineEntry(now, "warning", f"{trials} drawn at random because the algorithm failed ({why}).")
 
 
 def exhaustion(job: TuningJob, now: Nanos) -> TimelineEntry:
@@ -68,18 +66,13 @@ def end(job: TuningJob, now: Nanos) -> TimelineEntry:
     return TimelineEntry(now, state, message, {"best": job.best, "succeeded": job.succeeded})
 
 
-def no_metric(
-    api: Api, wanted: str, reported: tuple[str, ...], summaries: SeenSummaries | None
-) -> str:
+def no_metric(api: Api, wanted: str, reported: tuple[str, ...], summaries: SeenSummaries | None) -> str:
     """Return the reason why a trial has no result although its program succeeded. The most common cause is a
     misspelled tag."""
     field = "hyperparameterMetricTag" if api is Api.ML else "metricId"
     names = (*reported, *(summaries.tags if summaries is not None else ()))
     if wanted in names:
-        return (
-            f"its program measured no finite value of the metric {wanted!r}, only values "
-            "such as nan."
-        )
+        return f"its program measured no finite value of the metric {wanted!r}, only values such as nan."
     below = f", or write it as a TensorFlow summary below {summaries.uri}" if summaries else ""
     way = (
         "Report it with cloudml-hypertune: "
@@ -101,17 +94,14 @@ def too_many_failed(job: TuningJob, trial: Trial, cause: JobError | None) -> str
         head = f"Trial {trial.number} failed, and the other trials would fail too"
     else:
         head = (
-            f"{job.failed} trials failed ({job.succeeded} succeeded); "
-            f"the last one was trial {trial.number}"
+            f"{job.failed} trials failed ({job.succeeded} succeeded); the last one was trial {trial.number}"
         )
     return f"{head}: {cause.message if cause else trial.infeasible_reason}"
 
 
 def assignment(parameters: Parameters) -> str:
     """Format parameters like `lr=0.01, depth=3`."""
-    return (
-        ", ".join(f"{name}={format_value(value)}" for name, value in parameters) or "no parameters"
-    )
+    return ", ".join(f"{name}={format_value(value)}" for name, value in parameters) or "no parameters"
 
 
 def format_value(value: Value) -> str:

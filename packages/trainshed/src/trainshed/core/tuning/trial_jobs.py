@@ -50,9 +50,7 @@ def start_trials(
         work = _trial_job(job, trial, transition.now)
         transition.store(trial)
         transition.change(
-            next_trial=number + 1,
-            running=(*job.running, RunningTrial(number, uid)),
-            exhausted=False,
+            next_trial=number + 1, running=(*job.running, RunningTrial(number, uid)), exhausted=False
         )
         transition.record(timeline.start(job, trial, str(work.name), transition.now))
         text = f"{work.name} evaluates trial {number} of {job.name}: {timeline.assignment(parameters)}."
@@ -93,9 +91,7 @@ def trial_spec(spec: JobSpec, number: int, parameters: Parameters) -> JobSpec:
     A container that has neither command nor arguments receives the parameters as its arguments, in place of
     the image's arguments. The job's output directory becomes a subdirectory with that number.
     """
-    arguments = tuple(
-        word for name, value in parameters for word in (f"--{name}", format_argument(value))
-    )
+    arguments = tuple(word for name, value in parameters for word in (f"--{name}", format_argument(value)))
     pools: list[WorkerPool] = []
     for pool in spec.pools:
         program = pool.program

@@ -184,9 +184,7 @@ def choose(
     replica's CUDA_VISIBLE_DEVICES: "" if the node has no devices.
     """
     uses = Counter(word for words in taken if words for word in words.split(","))
-    order = sorted(
-        devices, key=lambda d: (d.accelerator != accelerator, uses[d.word], d.index, d.word)
-    )
+    order = sorted(devices, key=lambda d: (d.accelerator != accelerator, uses[d.word], d.index, d.word))
     return ",".join(device.word for device in sorted(order[:count], key=lambda d: d.index))
 
 
@@ -258,11 +256,7 @@ def find_driver(root: Path = Path("/"), cache: str | None = None) -> Driver:
     ]
     beside = {file.rpartition("/")[0] for name, file in libraries if name not in known}
     return Driver(
-        root,
-        tuple(libraries),
-        tuple(programs[:1]),
-        tuple(sorted(beside)),
-        dict(_capabilities(root)),
+        root, tuple(libraries), tuple(programs[:1]), tuple(sorted(beside)), dict(_capabilities(root))
     )
 
 
@@ -325,11 +319,7 @@ def _files(own: Sequence[Device], driver: Driver) -> Iterator[str]:
         if device.part is not None:
             gpu = f"gpu{device.minor}/gi{device.part.gpu_instance}"
             caps = (f"{gpu}/access", f"{gpu}/ci{device.part.compute_instance}/access")
-            names += [
-                f"/dev/nvidia-caps/nvidia-cap{driver.caps[cap]}"
-                for cap in caps
-                if cap in driver.caps
-            ]
+            names += [f"/dev/nvidia-caps/nvidia-cap{driver.caps[cap]}" for cap in caps if cap in driver.caps]
     return (name for name in dict.fromkeys(names) if (driver.root / name[1:]).exists())
 
 
@@ -362,9 +352,7 @@ def _select_driver_files(root: Path, libraries: Mapping[str, str]) -> list[tuple
     similar names, but are not from the driver."""
     files = {name: _resolve(root, path) for name, path in sorted(libraries.items())}
     version = files.get("libcuda.so.1", "").partition(".so.")[2]
-    return [
-        (name, file) for name, file in files.items() if version and file.endswith(f".{version}")
-    ]
+    return [(name, file) for name, file in files.items() if version and file.endswith(f".{version}")]
 
 
 def _resolve(root: Path, path: str) -> str:

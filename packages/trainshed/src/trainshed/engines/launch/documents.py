@@ -15,14 +15,7 @@ from trainshed.core.cluster import WORKER_POOL
 from trainshed.core.launch import METRIC_FILE, REDUCTION_PACKAGES, REDUCTION_REPORT_FILE, LaunchPlan
 from trainshed.core.secrets import SecretRef, referenced_secrets, resolve
 from trainshed.engines.launch.devices import NO_DRIVER, Device, DeviceEdits, Driver, device_edits
-from trainshed.engines.port import (
-    NO_ACCESS,
-    LaunchRejected,
-    ProgramRules,
-    SecretSource,
-    ServiceAccess,
-    Slot,
-)
+from trainshed.engines.port import NO_ACCESS, LaunchRejected, ProgramRules, SecretSource, ServiceAccess, Slot
 from trainshed.replica import protocol
 from trainshed.replica.observe import metrics, reduction_reports
 from trainshed.replica.sandbox import socket_calls, users
@@ -167,9 +160,7 @@ Revealed = tuple[LaunchPlan, tuple[str, ...]]
 """A launch plan that contains its secrets, and the texts to mask in its program's log."""
 
 
-async def reveal_secrets(
-    plans: Sequence[LaunchPlan], secrets: SecretSource | None
-) -> list[Revealed]:
+async def reveal_secrets(plans: Sequence[LaunchPlan], secrets: SecretSource | None) -> list[Revealed]:
     """Put secrets into launch plans. Called just before the plans go to a shim, and nowhere else.
 
     Returns the plans in the same order, each with the texts to mask in its log. Plans without secrets are
@@ -200,8 +191,7 @@ def launch_document(
     where: Where,
     *,
     masked: tuple[str, ...] = (),
-    warm_start: Callable[[LaunchPlan, HostFacts, Mapping[str, str]], protocol.WarmStart]
-    | None = None,
+    warm_start: Callable[[LaunchPlan, HostFacts, Mapping[str, str]], protocol.WarmStart] | None = None,
 ) -> protocol.LaunchDocument:
     """Build the launch document, which is a shim's input for the start of a program. `masked`: texts to mask
     in the log. `warm_start`: function that returns the settings of a warm start for a program's environment;
@@ -504,9 +494,7 @@ def _reducer_variables(plan: LaunchPlan, processors: float | None) -> dict[str, 
     return {reduction.THREADS: str(max(1, int(min(vcpus, processors or vcpus))))}
 
 
-def _slot_variables(
-    plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool
-) -> dict[str, str]:
+def _slot_variables(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> dict[str, str]:
     """Return the variables whose values depend on the replica's directory, address and devices (its slot).
     They override the plan's variables, except for those that the job may set."""
     chosen = dict(plan.environ)

@@ -31,24 +31,11 @@ from trainshed.engines.local.gangs import Gang, Gangs
 from trainshed.engines.local.layout import Layout, writing
 from trainshed.engines.local.options import Declared, Options
 from trainshed.engines.local.preloaders import Preloaders
-from trainshed.engines.local.slot_handle import (
-    Finding,
-    SlotHandle,
-    Unclear,
-    probe_latest,
-    probe_slot,
-)
+from trainshed.engines.local.slot_handle import Finding, SlotHandle, Unclear, probe_latest, probe_slot
 from trainshed.engines.local.spawner import Spawner, ZygoteHandle
 from trainshed.engines.local.sweeper import Sweeper
 from trainshed.engines.local.terminals import open_in
-from trainshed.engines.port import (
-    Capabilities,
-    EngineEvent,
-    EngineUnavailable,
-    Fault,
-    Slot,
-    SlotRequest,
-)
+from trainshed.engines.port import Capabilities, EngineEvent, EngineUnavailable, Fault, Slot, SlotRequest
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.streams import FileStreams
 from trainshed.eventloop.background import Crew, in_turns, joined
@@ -86,11 +73,7 @@ class LocalEngine:
         self._preloaders = Preloaders(self._layout.preloaders, options.warm_idle)
         self._sweeper = Sweeper(self._layout.trash)
         self._autopsies = Autopsies(
-            self._layout,
-            options.rules.autopsy_ttl,
-            options.now,
-            self._sweeper.schedule,
-            self._spawner,
+            self._layout, options.rules.autopsy_ttl, options.now, self._sweeper.schedule, self._spawner
         )
         #: Events for `watch`. None = the engine is closed.
         self._events: asyncio.Queue[EngineEvent | None] = asyncio.Queue()
@@ -206,9 +189,7 @@ class LocalEngine:
         # not wait for the write.
         await self._autopsies.note({handle.directory: document for handle, _, document in fresh})
 
-    async def stop(
-        self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
-    ) -> None:
+    async def stop(self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None) -> None:
         gang = tuple(self._gangs.of(job_uid, attempt).values())
         # Stop running programs without waiting for this write: the disk may be full because of one of them.
         marking = joined(asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt))
@@ -257,9 +238,7 @@ class LocalEngine:
             # injection.
             raise EngineUnavailable(f"the shim of {replica} does not respond; try again")
 
-    async def write_hosts(
-        self, job_uid: JobUid, attempt: int, hosts: Sequence[tuple[str, str]]
-    ) -> None:
+    async def write_hosts(self, job_uid: JobUid, attempt: int, hosts: Sequence[tuple[str, str]]) -> None:
         """Write the current address of each hostname into the hosts file of the attempt's replicas on this
         machine. Raises EngineUnavailable."""
         gang = self._gangs.of(job_uid, attempt)
@@ -269,9 +248,7 @@ class LocalEngine:
     async def release(self, job_uid: JobUid, attempt: int) -> None:
         gang = self._gangs.of(job_uid, attempt)
         if not any(slot_handle.is_live for slot_handle in gang.values()):
-            failed = {
-                replica: handle.directory for replica, handle in gang.items() if handle.has_failed
-            }
+            failed = {replica: handle.directory for replica, handle in gang.items() if handle.has_failed}
             self._autopsies.keep(job_uid, attempt, failed)
         self._gangs.release(job_uid, attempt)
         self._sweeper.schedule()
@@ -287,12 +264,7 @@ class LocalEngine:
         await slot_handle.write_log(lines)
 
     async def open_terminal(
-        self,
-        job_uid: JobUid,
-        attempt: int,
-        replica: ReplicaId,
-        incarnation: int,
-        request: TerminalRequest,
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, request: TerminalRequest
     ) -> Terminal:
         return await open_in(self._gangs.of(job_uid, attempt).get(replica), incarnation, request)
 
@@ -328,9 +300,9 @@ class LocalEngine:
                     slot_handle.report_again()
                 elif plan.incarnation < slot_handle.incarnation:
                     self._report_older(slot_handle, plan.incarnation)
-                elif self._layout.is_stopped(
-                    plan.job_uid, plan.attempt
-                ) or self._layout.is_forbidden(slot_handle.directory, plan.incarnation):
+                elif self._layout.is_stopped(plan.job_uid, plan.attempt) or self._layout.is_forbidden(
+                    slot_handle.directory, plan.incarnation
+                ):
                     slot_handle.start_incarnation(plan.incarnation)
                     slot_handle.lose(protocol.NEVER_STARTED)
                 else:
@@ -356,15 +328,11 @@ class LocalEngine:
                     hosts=hosts[key],
                     logs=self._streams.directory(StreamSource(*key, plan.replica)),
                 )
-                document = launch_document(
-                    plan, where, masked=masked, warm_start=self._preloaders.warm_start
-                )
+                document = launch_document(plan, where, masked=masked, warm_start=self._preloaders.warm_start)
                 documents.append((slot_handle, plan.incarnation, document.to_message()))
         return documents
 
-    def _hosts(
-        self, gang: Gang, job_uid: JobUid, attempt: int, hosts: Sequence[tuple[str, str]]
-    ) -> Path:
+    def _hosts(self, gang: Gang, job_uid: JobUid, attempt: int, hosts: Sequence[tuple[str, str]]) -> Path:
         """Update the gang's hosts file and return its path. `hosts`: (name, address) pairs, including those
         of replicas on other machines. Raises EngineUnavailable, for example if the disk is full."""
         slots = [slot_handle.slot for slot_handle in gang.values()]
@@ -486,9 +454,7 @@ class Reconciler:
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, 0.1)
                 case Unclear.NEVER_STARTED if (
-                    slot_handle.expects(incarnation)
-                    and slot_handle.plan
-                    and slot_handle.retries_left > 0
+                    slot_handle.expects(incarnation) and slot_handle.plan and slot_handle.retries_left > 0
                 ):
                     # The zygote died before it forked a shim for this request, so repeat the request.
                     slot_handle.retries_left -= 1

@@ -86,9 +86,7 @@ class Gangs:
         """Return the handle of a replica's slot. Raises LaunchRejected if it has no slot."""
         if slot_handle := self.of(job_uid, attempt).get(replica):
             return slot_handle
-        raise LaunchRejected(
-            f"{replica} of job {job_uid}, attempt {attempt}, has no slot; allocate first"
-        )
+        raise LaunchRejected(f"{replica} of job {job_uid}, attempt {attempt}, has no slot; allocate first")
 
     def add(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> Gang:
         directory = self._layout.attempt(job_uid, attempt)
@@ -152,15 +150,11 @@ class Gangs:
         }
         if not moving:
             return
-        if live := [
-            str(request.replica) for slot_handle, request in moving.items() if slot_handle.is_live
-        ]:
+        if live := [str(request.replica) for slot_handle, request in moving.items() if slot_handle.is_live]:
             raise EngineUnavailable(
                 f"{', '.join(live)} still run on their current node; stop them and wait until they end"
             )
-        stay = [
-            slot_handle.slot for slot_handle in self.slot_handles() if slot_handle not in moving
-        ]
+        stay = [slot_handle.slot for slot_handle in self.slot_handles() if slot_handle not in moving]
         slots = {replica: slot_handle.slot for replica, slot_handle in gang.items()}
         for slot_handle, request in moving.items():
             slot = move_slot(slot_handle.slot, request, stay, self._probe.shares)
@@ -270,9 +264,7 @@ def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Con
     raise RuntimeError("All addresses of 127.64.0.0/10 are in use. Stop some jobs.")
 
 
-def choose_shared_port(
-    job_uid: JobUid, request: SlotRequest, address: str, used: Container[int]
-) -> int:
+def choose_shared_port(job_uid: JobUid, request: SlotRequest, address: str, used: Container[int]) -> int:
     """Choose a replica's port on an address that other machines reach and all replicas share. If peers
     already have a port for the replica, it is that port, unless it is in use. Otherwise the search always
     starts at the same port for a replica, on every machine."""
@@ -285,9 +277,7 @@ def choose_shared_port(
     raise RuntimeError("All ports from 20000 to 31999 are in use. Stop some jobs.")
 
 
-def choose_users(
-    identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[int | None]
-) -> int:
+def choose_users(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[int | None]) -> int:
     for step in _steps(identity, job_uid, replica, _USER_RANGES):
         if (first := _FIRST_USER + step * users.COUNT) not in used:
             return first

@@ -137,9 +137,7 @@ def writing(what: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise EngineUnavailable(
-            f"writing {what} failed ({error}); free disk space and try again"
-        ) from error
+        raise EngineUnavailable(f"writing {what} failed ({error}); free disk space and try again") from error
 
 
 _MARKER = "# Replicas of the job, kept up to date by its agent."

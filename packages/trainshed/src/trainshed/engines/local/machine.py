@@ -101,9 +101,7 @@ class HostProbe:
             memory_limit="kernel" if "memory" in host.bases else "polling",
             isolation=host.level,
             not_stronger=tuple(self._refused.items()),
-            process_limit="kernel"
-            if "pids" in host.bases or host.level == protocol.LEVEL_USER
-            else None,
+            process_limit="kernel" if "pids" in host.bases or host.level == protocol.LEVEL_USER else None,
             images=host.has_namespaces,
         )
 
@@ -113,9 +111,7 @@ class HostProbe:
             raise LevelUnavailable(
                 f"The isolation {demanded!r} does not exist. Choose one of {', '.join(levels.LEVELS)}"
             )
-        level, self._refused = await spawner.probe(
-            scratch, (demanded,) if demanded else levels.LEVELS
-        )
+        level, self._refused = await spawner.probe(scratch, (demanded,) if demanded else levels.LEVELS)
         if level or not demanded:
             return level or protocol.LEVEL_SESSION
         level, _ = await spawner.probe(scratch, levels.LEVELS)
@@ -147,9 +143,7 @@ def share(devices: tuple[Device, ...], count: int) -> dict[str, tuple[Device, ..
     return {f"{NAME}-{index}": devices[index::count] for index in range(count)}
 
 
-def split(
-    whole: Node, shares: dict[str, tuple[Device, ...]], declared: Declared
-) -> tuple[Node, ...]:
+def split(whole: Node, shares: dict[str, tuple[Device, ...]], declared: Declared) -> tuple[Node, ...]:
     """Divide the machine into virtual nodes, each with an equal share of its resources or with the declared
     resources."""
     count = len(shares)

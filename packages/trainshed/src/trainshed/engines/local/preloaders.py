@@ -75,9 +75,7 @@ class Preloaders:
         self._idle = idle
         self._found: dict[_Key, _Preloader] = {}
 
-    def warm_start(
-        self, plan: LaunchPlan, host: HostFacts, environ: Mapping[str, str]
-    ) -> protocol.WarmStart:
+    def warm_start(self, plan: LaunchPlan, host: HostFacts, environ: Mapping[str, str]) -> protocol.WarmStart:
         """Return the settings of a program's warm start, or those of a cold start if no preloader can serve
         it. `environ`: the program's whole environment."""
         warm, template = plan.warm, plan.software.template

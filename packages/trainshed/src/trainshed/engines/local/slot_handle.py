@@ -330,9 +330,7 @@ class SlotHandle:
             self._emit_started(incarnation, exit_record.started)
         self._emit_notes(incarnation, notes)
         self._report_event(
-            ReplicaExited(
-                attempt=self.attempt, replica=replica, incarnation=incarnation, exit=exit_record
-            )
+            ReplicaExited(attempt=self.attempt, replica=replica, incarnation=incarnation, exit=exit_record)
         )
 
     def _report_event(self, event: ReplicaEvent) -> None:
@@ -340,9 +338,7 @@ class SlotHandle:
 
     def _emit_started(self, incarnation: int, at: Nanos) -> None:
         self._report_event(
-            ReplicaStarted(
-                attempt=self.attempt, replica=self.slot.replica, incarnation=incarnation, at=at
-            )
+            ReplicaStarted(attempt=self.attempt, replica=self.slot.replica, incarnation=incarnation, at=at)
         )
 
     def _emit_notes(self, incarnation: int, notes: Sequence[protocol.Message]) -> None:
@@ -389,9 +385,7 @@ class SlotHandle:
                 self._started = message["at"]
                 self._emit_started(self.incarnation, self._started)
             case "lines":
-                self._emit(
-                    LinesWritten(self.job_uid, self.attempt, self.slot.replica, message["n"])
-                )
+                self._emit(LinesWritten(self.job_uid, self.attempt, self.slot.replica, message["n"]))
             case "metrics":
                 self._emit(MetricsWritten(self.job_uid, self.attempt, self.slot.replica))
             case "note":

@@ -155,9 +155,7 @@ class Spawner:
                 await self._replace(handle)
             else:
                 return
-        raise EngineUnavailable(
-            "the process that starts programs exits immediately; run `trainshed doctor`"
-        )
+        raise EngineUnavailable("the process that starts programs exits immediately; run `trainshed doctor`")
 
     async def replace_hung(self) -> None:
         """Replace a zygote that has not handled a request in time. Its shims continue, and callers repeat
@@ -175,9 +173,7 @@ class Spawner:
                 if "failed" in result:
                     raise LevelUnavailable(result["failed"])
                 return result["level"], result["refused"]
-        raise LevelUnavailable(
-            "isolation cannot be probed: the probing process was killed; try again"
-        )
+        raise LevelUnavailable("isolation cannot be probed: the probing process was killed; try again")
 
     async def _try_levels(self, directory: Path, levels: Sequence[str]) -> bytes:
         """Return the response of the probing process. It is empty if the process was killed, most likely

@@ -182,10 +182,7 @@ class LocalPort(StreamLine):
 def shell_order(request: TerminalRequest) -> protocol.Message:
     """Return the order for a shell or a port, in the shim's `protocol`."""
     if request.port:
-        return {
-            "o": "port",
-            "port": int(request.port) if request.port.isdecimal() else request.port,
-        }
+        return {"o": "port", "port": int(request.port) if request.port.isdecimal() else request.port}
     return {
         "o": "shell",
         "tty": request.is_terminal,

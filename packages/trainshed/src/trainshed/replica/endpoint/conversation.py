@@ -29,8 +29,7 @@ _BAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\
 _BUCKETS, _SERVICE = b"", b"service"
 """Names of the two local servers, in place of a host's name: the bucket process and the service."""
 _UNAVAILABLE = (
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n"
-    b"Content-Length: 0\r\nConnection: close\r\n\r\n"
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 )
 
 
@@ -160,10 +159,7 @@ class Conversation:
     def _is_local(self, bucket: bytes) -> bool:
         if not bucket:
             return False
-        question = b"GET /storage/v1/b/%s?fields=name HTTP/1.1\r\nHost: %s\r\n\r\n" % (
-            bucket,
-            HOSTS[0],
-        )
+        question = b"GET /storage/v1/b/%s?fields=name HTTP/1.1\r\nHost: %s\r\n\r\n" % (bucket, HOSTS[0])
         answer = self._try_request(_BUCKETS, question)
         if answer is None:
             return True
@@ -202,8 +198,7 @@ class Conversation:
         self._drop(host)
         if host == _BUCKETS:
             made = unix_sockets.connect_with_retries(
-                self._network.storage_socket,
-                protocol.preamble(self._network.identity, is_secure=True),
+                self._network.storage_socket, protocol.preamble(self._network.identity, is_secure=True)
             )
         elif host == _SERVICE:
             made = unix_sockets.connect_with_retries(self._network.rest_socket)
@@ -281,16 +276,12 @@ JOB_TOKEN = b"tsj1."
 
 _OTHER_TOKEN = re.compile(rb"[A-Za-z0-9_-]{43}\Z")
 """Format of a user's token. Google's tokens contain dots."""
-_API = re.compile(
-    rb"(?:(?:[a-z0-9-]+-)?(?:aiplatform|ml)|cloudresourcemanager|logging)\.googleapis\.com\Z"
-)
+_API = re.compile(rb"(?:(?:[a-z0-9-]+-)?(?:aiplatform|ml)|cloudresourcemanager|logging)\.googleapis\.com\Z")
 _SHARED_WITH_GOOGLE = re.compile(rb"(?:bigquery|iamcredentials|secretmanager)\.googleapis\.com\Z")
 _DISCOVERY = b"/discovery/"
 _ISSUER = b"https://trainshed.local"
 _SERVICE_ONLY = (b"with", b"computeMetadata", b"batch")
-_STORAGE = re.compile(
-    rb"/*(?:storage|(?:resumable/)?upload/storage|download/storage)/v1(?:/b/([^/]+)|/|\Z)"
-)
+_STORAGE = re.compile(rb"/*(?:storage|(?:resumable/)?upload/storage|download/storage)/v1(?:/b/([^/]+)|/|\Z)")
 
 
 def has_token(text: bytes) -> bool:
@@ -359,9 +350,7 @@ def is_ours(authorization: bytes) -> bool:
         return True
     if _OTHER_TOKEN.match(credentials[0]):
         return True
-    return any(
-        JOB_TOKEN in part or _ISSUER in part for part in map(_decode, credentials[0].split(b"."))
-    )
+    return any(JOB_TOKEN in part or _ISSUER in part for part in map(_decode, credentials[0].split(b".")))
 
 
 def _decode(text: bytes) -> bytes:

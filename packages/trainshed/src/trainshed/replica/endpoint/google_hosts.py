@@ -29,10 +29,7 @@ class GoogleHosts:
     """Opens connections to Google's own hosts."""
 
     def __init__(
-        self,
-        proxy: str | None = None,
-        trust: str | None = None,
-        hosts: Mapping[str, Address] | None = None,
+        self, proxy: str | None = None, trust: str | None = None, hosts: Mapping[str, Address] | None = None
     ) -> None:
         #: URL of an HTTP proxy for all connections.
         self._proxy = proxy

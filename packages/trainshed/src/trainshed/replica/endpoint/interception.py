@@ -19,9 +19,7 @@ _HANDSHAKE_TIMEOUT = 30.0
 class TlsFront:
     """Serves clients over TLS."""
 
-    def __init__(
-        self, network: protocol.Network, out: google_hosts.GoogleHosts | None = None
-    ) -> None:
+    def __init__(self, network: protocol.Network, out: google_hosts.GoogleHosts | None = None) -> None:
         """`out`: connects to the real hosts; None if clients have no access to them. If the network's
         certificate is unusable, TLS clients are rejected, and the rest of the endpoint still works."""
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

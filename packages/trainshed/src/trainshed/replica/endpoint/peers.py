@@ -59,8 +59,7 @@ def _find_socket(own: Address, other: Address) -> tuple[int, int] | None:
     """Return (user, inode) of the socket with these addresses, or None if it does not exist."""
     for name, prefix in (("tcp", b""), ("tcp6", b"\0" * 10 + b"\xff\xff")):
         ends = [
-            b"%s:%04X" % (_hexadecimal(prefix + socket.inet_aton(host)), port)
-            for host, port in (own, other)
+            b"%s:%04X" % (_hexadecimal(prefix + socket.inet_aton(host)), port) for host, port in (own, other)
         ]
         _, is_listed, rest = processes.read("/proc/self/net/" + name).partition(
             b": %s %s " % (ends[0], ends[1])

@@ -94,9 +94,7 @@ class Endpoint:
     def _start(self) -> None:
         self._ignore()
         try:
-            self.process = kernel.fork_helper(
-                self._relay.run, [at.fileno() for at in self._listeners]
-            )
+            self.process = kernel.fork_helper(self._relay.run, [at.fileno() for at in self._listeners])
         except OSError:
             self._loop.after(_RETRY_INTERVAL, self._listen)
 
@@ -215,9 +213,7 @@ class Relay:
         return google_hosts.GoogleHosts(self._proxy)
 
 
-def _start_thread(
-    work: "Callable[..., None]", *arguments: socket.socket
-) -> "threading.Thread | None":
+def _start_thread(work: "Callable[..., None]", *arguments: socket.socket) -> "threading.Thread | None":
     """Start a thread that calls `work`, and return the thread. Returns None if no thread can be started."""
     # Imported late: every module that is imported before a fork slows down the fork.
     import threading

@@ -32,9 +32,7 @@ LOG_WAITS_TEXT = (
 )
 LOG_GOES_ON = "disk_log_goes_on"
 """Name of a note to users: all output that waited for disk space has been written."""
-LOG_GOES_ON_TEXT = (
-    "the disk accepts its log again: all of its output is written, and the program continues."
-)
+LOG_GOES_ON_TEXT = "the disk accepts its log again: all of its output is written, and the program continues."
 
 _FIRST = 1.0
 """Seconds from the start to the first measurement; low, to measure short programs too."""
@@ -138,11 +136,7 @@ class Disk:
         advice = "Delete unnecessary files, or request a larger disk (bootDiskSizeGb)."
         if self._end is not None and self._is_running and self.used > self._limit:
             end, self._end = self._end, None
-            text = "its files use %s of %s of disk, so the replica is stopped. %s" % (
-                used,
-                limit,
-                advice,
-            )
+            text = "its files use %s of %s of disk, so the replica is stopped. %s" % (used, limit, advice)
             self._note(EXCEEDED, notes.WARNING, text)
             end()
         elif self._limit * 9 <= self.used * 10 and not self._is_nearly_full:

@@ -41,12 +41,7 @@ class FileWatcher:
     directory may be created later."""
 
     def __init__(
-        self,
-        name: str,
-        events: loop.Loop,
-        changed: Callable[[], bool],
-        *,
-        mask: masking.Mask | None,
+        self, name: str, events: loop.Loop, changed: Callable[[], bool], *, mask: masking.Mask | None
     ) -> None:
         self._name = name
         self._events = events

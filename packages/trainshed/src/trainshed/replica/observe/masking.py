@@ -93,9 +93,7 @@ def _forms(text: str) -> set[bytes]:
 def _percent_encode(data: bytes, kept: bytes) -> str:
     """Percent-encode bytes as in a URL, except for unreserved characters and the bytes in `kept`. Used
     because importing `urllib.parse` would slow down every fork of a shim."""
-    return "".join(
-        [chr(byte) if byte in _UNRESERVED or byte in kept else "%%%02X" % byte for byte in data]
-    )
+    return "".join([chr(byte) if byte in _UNRESERVED or byte in kept else "%%%02X" % byte for byte in data])
 
 
 def _in_base64(data: bytes) -> set[str]:
@@ -107,9 +105,7 @@ def _in_base64(data: bytes) -> set[str]:
     for before in range(3):
         # A base64 character has six bits. Omit the characters that also encode neighboring bytes, because
         # these bytes are unknown.
-        text = (
-            binascii.b2a_base64(bytes(before) + data).decode("ascii").strip()[-(-before * 8 // 6) :]
-        )
+        text = binascii.b2a_base64(bytes(before) + data).decode("ascii").strip()[-(-before * 8 // 6) :]
         unpadded = text.rstrip("=")
         rest = (before + len(data)) % 3
         for form in (text, unpadded, unpadded[:-1] if rest else unpadded):

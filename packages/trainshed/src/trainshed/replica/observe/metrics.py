@@ -187,12 +187,7 @@ class Metrics:
             for tag, value in values.items():
                 self._store((tag, report.step), (at, value))
             self._append(
-                {
-                    "at": at,
-                    "step": report.step,
-                    "values": values,
-                    "incarnation": left_by or self._incarnation,
-                }
+                {"at": at, "step": report.step, "values": values, "incarnation": left_by or self._incarnation}
             )
             self._taken = True
 

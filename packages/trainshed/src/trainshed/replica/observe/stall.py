@@ -100,9 +100,7 @@ class Watchdog:
         relay = self._relay()
         # The relay runs only to forward bytes, so its processor time counts as progress.
         return Sample(
-            self._shim.transcript.read,
-            cpu,
-            io_bytes + (processes.running_time(relay) if relay else 0),
+            self._shim.transcript.read, cpu, io_bytes + (processes.running_time(relay) if relay else 0)
         )
 
     def _check(self) -> None:
@@ -124,12 +122,7 @@ class Dump:
     kill the remaining processes. Before this call, the shim must ignore the main process's exit."""
 
     def __init__(
-        self,
-        shim: int,
-        main: int,
-        events: loop.Loop,
-        log: Callable[[str], None],
-        done: Callable[[], None],
+        self, shim: int, main: int, events: loop.Loop, log: Callable[[str], None], done: Callable[[], None]
     ) -> None:
         self._events = events
         self._log = log
@@ -141,9 +134,7 @@ class Dump:
         for process in members:
             processes.send(process, signal.SIGSTOP)
         members.sort(key=lambda process: process != main)
-        self._waiting = [
-            process for process in members if processes.has_handler(process, signal.SIGABRT)
-        ]
+        self._waiting = [process for process in members if processes.has_handler(process, signal.SIGABRT)]
         if not self._waiting:
             log("No process of this replica is a Python that can print its stacks.")
         self._step()

@@ -218,9 +218,7 @@ def _memory_of(shim: int) -> int:
     it."""
     sizes = processes.resident(shim)
     own = {process: processes.own_memory(process) for process in sizes} if len(sizes) > 1 else {}
-    return sum(
-        own[process] if own.get(process, -1) >= 0 else size for process, size in sizes.items()
-    )
+    return sum(own[process] if own.get(process, -1) >= 0 else size for process, size in sizes.items())
 
 
 Look = tuple[float, float, float, float]
@@ -241,11 +239,7 @@ class _Utilization(ctypes.Structure):
 
 
 class _Memory(ctypes.Structure):
-    _fields_ = (
-        ("total", ctypes.c_ulonglong),
-        ("free", ctypes.c_ulonglong),
-        ("used", ctypes.c_ulonglong),
-    )
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
 def _measure_gpu(calls: Any, gpu: ctypes.c_void_p | None) -> Look:

@@ -88,9 +88,7 @@ def _import(modules: "list[str]") -> "dict[str, str]":
         try:
             module = importlib.import_module(name)
         except BaseException as error:  # An import may raise anything, including SystemExit.
-            raise NotForkable(
-                "importing %s failed (%s: %s)" % (name, type(error).__name__, error)
-            ) from None
+            raise NotForkable("importing %s failed (%s: %s)" % (name, type(error).__name__, error)) from None
         versions[name] = str(getattr(module, "__version__", ""))
     return versions
 
@@ -107,16 +105,13 @@ def _require_forkable(known: "set[int]") -> None:
     descriptors that were open before the imports."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        raise NotForkable(
-            "importing the frameworks initializes CUDA, which cannot be used after a fork"
-        )
+        raise NotForkable("importing the frameworks initializes CUDA, which cannot be used after a fork")
     opened = [handle for handle in kernel.open_handles() if handle not in known]
     targets = [_target(handle) for handle in opened]
     kept = sorted(target for target in targets if target)
     if kept:
         raise NotForkable(
-            "importing the frameworks opens files that programs would share (%s)"
-            % ", ".join(kept[:5])
+            "importing the frameworks opens files that programs would share (%s)" % ", ".join(kept[:5])
         )
     # Some threads do not survive a fork. Thread pools that support forks, such as OpenBLAS's, end their
     # threads before a fork and restart them when necessary. So after a trial fork, only threads remain that a
@@ -186,9 +181,7 @@ def _begin_read_only(argv: "list[str]") -> None:
     os.waitpid(child, 0)
     if len(handles) < 2 or not _is_read_only(handles[0]):
         kernel.close_all(handles)
-        raise OSError(
-            "the interpreter is not on a read-only mount (%s)" % answer.decode("utf-8", "replace")
-        )
+        raise OSError("the interpreter is not on a read-only mount (%s)" % answer.decode("utf-8", "replace"))
     # Keep the namespace's file descriptor open in the new interpreter, because the dynamic loader resolves
     # the interpreter's path in that namespace.
     os.set_inheritable(handles[1], True)

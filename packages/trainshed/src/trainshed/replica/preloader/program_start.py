@@ -229,9 +229,7 @@ def _require_same(paths: "list[str]", home: str, root: str) -> None:
         again = sorted(name for name in names & loaded if hasattr(sys.modules[name], "__file__"))
         again = [name for name in again if sys.modules[name].__file__]
         if again:
-            raise Cold(
-                "%s would be imported from %s, not from the runtime" % (", ".join(again[:5]), path)
-            )
+            raise Cold("%s would be imported from %s, not from the runtime" % (", ".join(again[:5]), path))
 
 
 def _forget() -> None:

@@ -56,9 +56,7 @@ _MAX_ADDRESS = 128
 _FIRST_FREE_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 
-def install(
-    shim: socket.socket, network: protocol.Network, *, in_image: bool = False
-) -> bool | None:
+def install(shim: socket.socket, network: protocol.Network, *, in_image: bool = False) -> bool | None:
     """Have the shim make socket calls for the program, if this is necessary and the kernel supports it.
     Returns whether connect is one of these calls, or None if the shim makes no calls. `in_image`: the program
     may create setuid files, as installers of packages do."""
@@ -143,9 +141,7 @@ class SocketCalls:
             # The calling process has died, or was interrupted and will repeat the call. Neither case needs an
             # answer.
             return error.errno in (errno.EINTR, errno.ENOENT)
-        question, process, _, number, _, _, handle, pointer, length, _, _, _ = _REQUEST.unpack(
-            self._buffer
-        )
+        question, process, _, number, _, _, handle, pointer, length, _, _, _ = _REQUEST.unpack(self._buffer)
         call = _Call(self._handle, question, number, process, handle)
         made = self._execute(call, pointer, length)
         if made != _BY_A_FORK:

@@ -118,11 +118,7 @@ def _create_namespace(owner: int) -> "list[int]":
         finally:
             os.seteuid(0)
             kernel.allow_inspection()
-        for name, flags in (
-            ("uid_map", os.O_WRONLY),
-            ("gid_map", os.O_WRONLY),
-            ("ns/user", os.O_RDONLY),
-        ):
+        for name, flags in (("uid_map", os.O_WRONLY), ("gid_map", os.O_WRONLY), ("ns/user", os.O_RDONLY)):
             opened.append(os.open("/proc/%d/%s" % (child, name), flags | os.O_CLOEXEC))
     except OSError as error:
         kernel.close_all(opened)

@@ -145,17 +145,9 @@ class View:
         kept = self._open_source(self._files)
         shown = [(self._open_own(source), target) for source, target in self._binds]
         bound = [(self._open_source(path), path, True) for path in self._read_only]
-        bound += [
-            (self._open_source(source), target, frost) for source, target, frost in self._mounts
-        ]
-        bound += [
-            (self._open_below(base, names), target, True) for base, names, target in self._lent
-        ]
-        bound += [
-            (self._open_own(source), to, False)
-            for source, to in self._replaced
-            if os.path.isdir(to)
-        ]
+        bound += [(self._open_source(source), target, frost) for source, target, frost in self._mounts]
+        bound += [(self._open_below(base, names), target, True) for base, names, target in self._lent]
+        bound += [(self._open_own(source), to, False) for source, to in self._replaced if os.path.isdir(to)]
         # Mount outer paths first: an outer path that is mounted later would cover the inner ones.
         bound.sort(key=lambda mount: mount[1])
         hosts = self._open_hosts()
@@ -189,23 +181,17 @@ class View:
         self._show_mounts([mount for mount in bound if mount not in around])
         # If a visible target covers a hidden directory, the hidden directory is invisible already.
         targets = [target for _, target in shown]
-        seen = [
-            p for p in hidden if not any(p == to or mounts.contains_any(to, [p]) for to in targets)
-        ]
+        seen = [p for p in hidden if not any(p == to or mounts.contains_any(to, [p]) for to in targets)]
         for path in [*(target for _, target, frost in bound if frost), *in_memory]:
             kernel.make_read_only(path)
         for path in seen + again:
             _seal(path)
 
-    def _show_around(
-        self, shown: list[tuple[mounts.Source, str, bool]], places: list[str]
-    ) -> list[str]:
+    def _show_around(self, shown: list[tuple[mounts.Source, str, bool]], places: list[str]) -> list[str]:
         """Mount sources that contain hidden directories, and hide these directories again. Return the paths
         of the hidden directories."""
         self._show_mounts(shown)
-        inside = [
-            path for path in places if any(mounts.contains_any(to, [path]) for _, to, _ in shown)
-        ]
+        inside = [path for path in places if any(mounts.contains_any(to, [path]) for _, to, _ in shown)]
         return list(filter(_cover, mounts.outermost(list(filter(mounts.is_directory, inside)))))
 
     def _show_mounts(self, shown: list[tuple[mounts.Source, str, bool]]) -> None:
@@ -228,9 +214,7 @@ class View:
         if not self._isolation.users:
             return []
         ways = [self._files] + self._read_only + [target for _, target, _ in self._mounts]
-        return list(
-            filter(None, map(mounts.first_closed_directory, set(map(os.path.dirname, ways))))
-        )
+        return list(filter(None, map(mounts.first_closed_directory, set(map(os.path.dirname, ways)))))
 
     def _open_hosts(self) -> mounts.Source | None:
         """Open the program's hosts file, or the machine's if the program has none. Return None if neither
@@ -281,9 +265,7 @@ class View:
         hosts = self._open_hosts()
         shown = [(self._open_own(source), target, False) for source, target in self._binds]
         shown.append((self._open_source("/sys"), "/sys", True))
-        shown += [
-            (self._open_source(source), target, frost) for source, target, frost in self._mounts
-        ]
+        shown += [(self._open_source(source), target, frost) for source, target, frost in self._mounts]
         shown += self._image_roots()
         for source, target, frost in shown:
             place = self._resolve(target)
@@ -298,9 +280,7 @@ class View:
         same = [target for source, target, _ in self._mounts if source == target]
         for path in sorted(self._isolation.hidden):
             place = self._resolve(path)
-            if any(mounts.contains_any(target, [path]) for target in same) and mounts.is_directory(
-                place
-            ):
+            if any(mounts.contains_any(target, [path]) for target in same) and mounts.is_directory(place):
                 _cover(place)
                 _seal(place)
         files = [] if hosts is None else [(_HOSTS, hosts)]

@@ -15,14 +15,7 @@ from trainshed.replica.supervisor import program, start
 
 _PROBE_USERS = 0x7FFF0000
 """First of the user ids that the probe uses at level `own-user`."""
-_TEMPORARY_ERRORS = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-    errno.EAGAIN,
-)
+_TEMPORARY_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 _WORKS = "works"
 """The text that the probe's program writes if it runs at the level."""
 

@@ -103,11 +103,7 @@ class _Startup:
     """The work of the main process before it becomes the program."""
 
     def __init__(
-        self,
-        control: socket.socket,
-        outputs: tuple[int, int],
-        level: str,
-        namespace: users.Users | None,
+        self, control: socket.socket, outputs: tuple[int, int], level: str, namespace: users.Users | None
     ) -> None:
         """Do the work that does not depend on the replica, and then wait for the order."""
         self._control = control
@@ -283,11 +279,7 @@ def enter(
 
 
 def _view(
-    plan: protocol.LaunchDocument,
-    slot: str,
-    files: str,
-    namespace: users.Users | None,
-    devices: int | None,
+    plan: protocol.LaunchDocument, slot: str, files: str, namespace: users.Users | None, devices: int | None
 ) -> view.View:
     binds = [(os.path.join(files, program.HYPERTUNE), view.HYPERTUNE)]
     if not plan.isolation.image:

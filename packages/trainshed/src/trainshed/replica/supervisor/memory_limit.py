@@ -45,11 +45,7 @@ class MemoryLimit:
     `shim`: the supervisor of its processes."""
 
     def __init__(
-        self,
-        groups: cgroups.ControlGroups,
-        limit: int | None,
-        events: loop.Loop,
-        shim: "Supervisor",
+        self, groups: cgroups.ControlGroups, limit: int | None, events: loop.Loop, shim: "Supervisor"
     ) -> None:
         self._groups = groups
         self._limit = limit or 0

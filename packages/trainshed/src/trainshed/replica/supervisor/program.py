@@ -28,13 +28,7 @@ EXIT_NOT_EXECUTABLE = 126
 
 # Signals that the interpreter ignores or that this service handles. The program must start with the default
 # actions of these signals.
-_IGNORED_OR_HANDLED = (
-    signal.SIGCHLD,
-    signal.SIGPIPE,
-    signal.SIGXFSZ,
-    signal.SIGINT,
-    signal.SIGTERM,
-)
+_IGNORED_OR_HANDLED = (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM)
 
 
 def make_directories(files: str, path: str) -> None:

@@ -25,9 +25,7 @@ from trainshed.replica.system import kernel, loop, processes, unix_sockets
 
 MAX_SHELLS = 8
 """Maximum number of open shells in one replica."""
-TOO_MANY = (
-    "%d shells are open in the replica already. Close one of them, then try again" % MAX_SHELLS
-)
+TOO_MANY = "%d shells are open in the replica already. Close one of them, then try again" % MAX_SHELLS
 NO_PROCESS = "no process can be started in the replica: %s"
 _CONNECT_TIMEOUT = 5.0
 GRACE = 2.0
@@ -138,9 +136,7 @@ class Shells:
         if child in self._connections:
             processes.send(child, signal.SIGKILL)
 
-    def _carry_out(
-        self, order: protocol.Message, connection: socket.socket, shim: socket.socket
-    ) -> None:
+    def _carry_out(self, order: protocol.Message, connection: socket.socket, shim: socket.socket) -> None:
         """Carry out an order in a forked child. Does not return."""
         code = program.EXIT_NOT_EXECUTABLE
         try:
@@ -208,9 +204,7 @@ def _pass_port(order: protocol.Message, connection: socket.socket, main: program
     refuse(connection, "no process of the replica listens at %s yet" % port)
 
 
-def _streams(
-    order: protocol.Message, connection: socket.socket, owner: tuple[int, int] | None
-) -> int:
+def _streams(order: protocol.Message, connection: socket.socket, owner: tuple[int, int] | None) -> int:
     """Create the shell's streams. Send the file descriptor of their other side over the connection, and
     return the shell's own file descriptor. Raises OSError."""
     if not order.get("tty", True):

@@ -37,9 +37,7 @@ _SHORT_GRACE = 1.0
 less than this, no note to users is added."""
 GRACE_USED = "grace_used"
 """Name of a note to users: other processes used grace time after the main process's exit."""
-_GRACE_TEXT = (
-    "its main process ended on SIGTERM; other processes used the grace time for %.0f s more %s"
-)
+_GRACE_TEXT = "its main process ended on SIGTERM; other processes used the grace time for %.0f s more %s"
 
 
 class Shim:
@@ -129,13 +127,7 @@ class Shim:
             retries=self._retries,
         )
         self._sidecars = sidecars.Sidecars(
-            plan,
-            self._groups,
-            self._loop,
-            self,
-            notes=self._notes,
-            retries=self._retries,
-            mask=mask,
+            plan, self._groups, self._loop, self, notes=self._notes, retries=self._retries, mask=mask
         )
         self._clients.serve(self._loop, self._obey, self._greet)
         self._claim.sync()
@@ -259,9 +251,7 @@ class Shim:
                 return
             if child == self._main and self._status < 0:
                 if not self._started:
-                    self._failure = (
-                        self._failure or "its main process was killed before its program ran"
-                    )
+                    self._failure = self._failure or "its main process was killed before its program ran"
                 self._status, self._ended = status, segments.now()
             elif self._status < 0 or self._has_grace:
                 self._sidecars.on_exit(child)

@@ -38,12 +38,9 @@ _LOCAL_GS_DIRECTORY_TEXT = (
 RANK_CLAIMED = "rank_claimed"
 """Name of a note to users: a second process acts as rank 0."""
 _BY_WORKER = (
-    "a process of this replica binds port %d (MASTER_PORT) like rank 0, but rank 0 belongs to the"
-    " primary"
+    "a process of this replica binds port %d (MASTER_PORT) like rank 0, but rank 0 belongs to the primary"
 )
-_BY_SECOND = (
-    "a process of this replica cannot bind port %d (MASTER_PORT), because another process uses it"
-)
+_BY_SECOND = "a process of this replica cannot bind port %d (MASTER_PORT), because another process uses it"
 _RANK_CLAIMED_TEXT = (
     "%s. If two processes act as rank 0, one fails with EADDRINUSE or all wait forever for other ranks. RANK "
     "and WORLD_SIZE count replicas, not processes. To start several processes in each replica: torchrun "
@@ -102,9 +99,7 @@ class Sidecars:
             )
         self._reduction: reduction_reports.Reduction | None = None
         if observation.reducers:
-            self._reduction = reduction_reports.Reduction(
-                plan, events, log=shim.log, notes=notes, mask=mask
-            )
+            self._reduction = reduction_reports.Reduction(plan, events, log=shim.log, notes=notes, mask=mask)
         self._disk = disk.Disk(
             protocol.FILES,
             limit=plan.limits.disk_limit,
@@ -113,9 +108,7 @@ class Sidecars:
             note=notes.add,
             end=shim.end_for_disk if plan.limits.disk_enforced else None,
         )
-        self._usage = usage.Usage(
-            plan, groups.directories(), process, events, disk=lambda: self._disk.used
-        )
+        self._usage = usage.Usage(plan, groups.directories(), process, events, disk=lambda: self._disk.used)
 
     def program_started(self, at: int) -> None:
         """Start the sidecars that observe the program. `at`: start time of the program, in ns since the
@@ -264,9 +257,7 @@ def note_launch(plan: protocol.LaunchDocument, at: int, mask: masking.Mask | Non
         "argv": argv + [_CUT] * (len(plan.program.argv) > _MAX_ARGUMENTS),
         "directory": plan.program.directory,
         "names": sorted(environ),
-        "values": {
-            name: mask_and_cut(environ[name]) for name in RECORDED_VARIABLES if name in environ
-        },
+        "values": {name: mask_and_cut(environ[name]) for name in RECORDED_VARIABLES if name in environ},
         "hostname": plan.isolation.hostname,
         "address": plan.network.address,
         "level": plan.isolation.level,

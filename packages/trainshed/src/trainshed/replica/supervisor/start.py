@@ -41,9 +41,7 @@ class Enclosed(NamedTuple):
     warden: socket.socket | None
 
 
-def enclose(
-    level: str, become: Callable[[program.Program], None] = program.Program.become
-) -> Enclosed:
+def enclose(level: str, become: Callable[[program.Program], None] = program.Program.become) -> Enclosed:
     """Become the shim of a replica at an isolation level, and fork the replica's main process, which waits
     for an order.
 

@@ -188,9 +188,7 @@ class ControlGroups:
 
     def __init__(self, limits: protocol.Limits) -> None:
         self._limits = limits
-        self._groups = {
-            kind: os.path.join(base, limits.cgroup_name) for kind, base in limits.bases.items()
-        }
+        self._groups = {kind: os.path.join(base, limits.cgroup_name) for kind, base in limits.bases.items()}
         #: File descriptors from `open_handles`. A single-threaded process enters the groups by writing 0 to
         #: each.
         self.entry_handles: "list[int]" = []

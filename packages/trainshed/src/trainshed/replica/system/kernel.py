@@ -107,11 +107,7 @@ def syscall(number: int, what: str, *arguments: "Any") -> int:
 
 
 def mount(
-    source: "str | None",
-    target: str,
-    kind: "str | None" = None,
-    flags: int = 0,
-    data: "str | None" = None,
+    source: "str | None", target: str, kind: "str | None" = None, flags: int = 0, data: "str | None" = None
 ) -> None:
     _call(
         "mount",
@@ -176,9 +172,7 @@ def _change_each(target: str, below: bool, kept: "set[str]", flags: int) -> None
     places = [target]
     if below:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            mounted = {
-                _OCTAL.sub(lambda sign: chr(int(sign[1], 8)), line.split()[4]) for line in file
-            }
+            mounted = {_OCTAL.sub(lambda sign: chr(int(sign[1], 8)), line.split()[4]) for line in file}
         inside = target.rstrip("/") + "/"
         places += sorted(place for place in mounted - {target} if place.startswith(inside))
     for place in places:

@@ -43,9 +43,7 @@ class TreeSize:
         self._sizes.close()
 
 
-def _sizes(
-    handle: int, device: int | None = None, left: int = _MAX_DEPTH
-) -> Generator[int, None, None]:
+def _sizes(handle: int, device: int | None = None, left: int = _MAX_DEPTH) -> Generator[int, None, None]:
     """Yield the bytes of each file and directory below a directory, and close its file descriptor `handle` at
     the end. `device`: only files on this file system count. `left`: number of directory levels to enter."""
     with contextlib.ExitStack() as open_here, contextlib.suppress(OSError):

@@ -102,9 +102,7 @@ class Receiver:
 _KERNEL_LIMIT = 100
 
 
-def try_connect(
-    path: str, preamble: bytes = b"", is_blocking: bool = True
-) -> "socket.socket | None":
+def try_connect(path: str, preamble: bytes = b"", is_blocking: bool = True) -> "socket.socket | None":
     """Connect to the socket at `path`, send the short `preamble`, and return the connection. Returns None if
     no process listens, or if no file descriptor is free. If not `is_blocking`, it also returns None while the
     listener's queue is full."""

@@ -60,8 +60,6 @@ class ClusterImages:
             return known
         image = await asyncio.to_thread(self._read, reference)
         if image.unread and progress is not None:
-            progress(
-                f"The default command of the image {reference} is unknown here: {image.unread}."
-            )
+            progress(f"The default command of the image {reference} is unknown here: {image.unread}.")
         self._known[reference] = _Read(image, self._now())
         return image

@@ -133,9 +133,7 @@ class Commands:
             finally:
                 stop.unregister(process)
             if process.returncode and stop.is_asked:
-                raise ToolFailed(
-                    f"{self.binary} was stopped, because no job needs the image any more"
-                )
+                raise ToolFailed(f"{self.binary} was stopped, because no job needs the image any more")
             self._check(process, late, "\n".join(last), self._long)
 
     @contextmanager
@@ -264,9 +262,7 @@ class ImageTool:
         create = ("create", "--pull=never", "--network=none", f"--name={name}", image_id, "true")
         self._commands.query(*create)
         try:
-            self._commands.follow(
-                "export", name, tell=tell, doing="unpacking", stop=stop, into=into
-            )
+            self._commands.follow("export", name, tell=tell, doing="unpacking", stop=stop, into=into)
         finally:
             self._remove(name)
 

@@ -17,9 +17,7 @@ _END = "--"
 _SCHEME = "gs://"
 
 
-def wrap_command(
-    packages: "tuple[tuple[str, str], ...]", argv: "tuple[str, ...]"
-) -> "tuple[str, ...]":
+def wrap_command(packages: "tuple[tuple[str, str], ...]", argv: "tuple[str, ...]") -> "tuple[str, ...]":
     """Return the command line that installs the packages in their order and then runs `argv`. `packages`: the
     URI of each package, and the first digits of its SHA-256 ("" = not pinned)."""
     import inspect

@@ -17,13 +17,7 @@ from trainshed.core.runtime import Image
 from trainshed.eventloop.background import log_failure
 from trainshed.runtimes.images import unpacking
 from trainshed.runtimes.images.commands import FAILURES, ImageConfig, ImageTool, ToolFailed
-from trainshed.runtimes.images.references import (
-    host_of,
-    is_local,
-    is_pinned,
-    names_registry,
-    tag_of,
-)
+from trainshed.runtimes.images.references import host_of, is_local, is_pinned, names_registry, tag_of
 from trainshed.runtimes.images.tools import AUTO, Tools
 from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress
 from trainshed.runtimes.shelf import Shelf
@@ -188,12 +182,8 @@ class Images:
         PackageFailed, BuildFailed."""
         ahead = self._flights.count_others(reference)
         if progress is not None and ahead >= _WORKERS:
-            progress(
-                f"{ahead} other images are being fetched; {reference} follows after one of them."
-            )
-        return await self._flights.run(
-            reference, functools.partial(self._prepare, reference), progress
-        )
+            progress(f"{ahead} other images are being fetched; {reference} follows after one of them.")
+        return await self._flights.run(reference, functools.partial(self._prepare, reference), progress)
 
     def _prepare(self, reference: str, tell: Progress, stop: Stop) -> Image:
         tool = self._tools.search()
@@ -205,9 +195,7 @@ class Images:
                 return unpacked
             raise BuildFailed(f"The image {reference} is not available. {self._tools.missing()}")
         try:
-            config = self._pulling.get(
-                tool, reference, tell, stop, can_do_without=unpacked is not None
-            )
+            config = self._pulling.get(tool, reference, tell, stop, can_do_without=unpacked is not None)
             if config is None:
                 assert unpacked is not None
                 return unpacked
@@ -247,9 +235,7 @@ class Images:
             # removes the remaining container by this name.
             mark = hashlib.sha256(str(self._root).encode()).hexdigest()[:8]
             name = f"trainshed-{config.id[:16]}-{mark}"
-            unpacking.unpack(
-                draft / _ROOT, lambda into: tool.export(config.id, name, into, tell, stop)
-            )
+            unpacking.unpack(draft / _ROOT, lambda into: tool.export(config.id, name, into, tell, stop))
             unpacking.remove_devices(draft / _ROOT)
             (draft / _CONFIG).write_bytes(msgspec.json.encode(config))
             tell(f"The image is unpacked: {(self._now() - started) / 1e9:.1f} s.")

@@ -50,9 +50,7 @@ class Tools:
         self._missing = ""
         self._searched = 0
         if wanted == NONE:
-            self._missing = (
-                "This service does not run container images, because container_tool is none."
-            )
+            self._missing = "This service does not run container images, because container_tool is none."
 
     def tool(self) -> ImageTool | None:
         """Return the tool that is known to work, or None. Never blocks."""

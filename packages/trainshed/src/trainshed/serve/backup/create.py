@@ -225,9 +225,7 @@ class Backup:
             self._copy_file(content, f"{state.name}/{content.relative_to(state)}")
             kept.note(bucket, name, record)
 
-    def _copy_object(
-        self, store: ObjectStore, bucket: str, name: str, path: str
-    ) -> ObjectRecord | None:
+    def _copy_object(self, store: ObjectStore, bucket: str, name: str, path: str) -> ObjectRecord | None:
         """Copy an object and return its record. Return None if it was deleted in the meantime or cannot be
         copied."""
         for _ in range(_MAX_ATTEMPTS):
@@ -296,9 +294,7 @@ def _files(top: Path, directory: str) -> Iterator[str]:
 
 @click.command(name="backup", short_help="Back up a data directory while jobs run.")
 @click.argument("target", metavar="DIR")
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."
-)
+@click.option("--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
@@ -370,6 +366,4 @@ def _require_empty(target: Path, data: Path) -> None:
     if target.is_relative_to(data):
         raise click.ClickException(f"{target} is in the data directory. Choose another directory.")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise click.ClickException(
-            f"{target} is not an empty directory. Choose a new one for each backup."
-        )
+        raise click.ClickException(f"{target} is not an empty directory. Choose a new one for each backup.")

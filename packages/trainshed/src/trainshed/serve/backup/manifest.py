@@ -84,9 +84,7 @@ def decode(manifest: bytes) -> Contents:
     try:
         contents = msgspec.json.decode(manifest, type=Contents)
     except (ValueError, RecursionError) as failure:
-        raise BackupUnusable(
-            f"The file {FILE} cannot be read: {failure}. Use another backup."
-        ) from failure
+        raise BackupUnusable(f"The file {FILE} cannot be read: {failure}. Use another backup.") from failure
     if contents.format > FORMAT:
         raise BackupUnusable(
             "This version of Trainshed does not support the backup's format. Restore the backup with "

@@ -12,15 +12,7 @@ import click
 from trainshed.cli.connection import data_option
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.replica.system import durable
-from trainshed.serve.backup.manifest import (
-    FILE,
-    UNFINISHED,
-    BackupUnusable,
-    Contents,
-    Entry,
-    decode,
-    fill,
-)
+from trainshed.serve.backup.manifest import FILE, UNFINISHED, BackupUnusable, Contents, Entry, decode, fill
 from trainshed.serve.settings import load
 from trainshed.store.port import StoreUnreadable
 from trainshed.store.sqlite.connections import DATABASE_FILE
@@ -37,9 +29,7 @@ def restore(source: Path, data: Path) -> Contents:
     is_new = not data.exists()
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(data.iterdir()):
-        raise FileExistsError(
-            f"{data} is not empty. Restore into a new directory, or empty this one."
-        )
+        raise FileExistsError(f"{data} is not empty. Restore into a new directory, or empty this one.")
     place = data / UNFINISHED
     place.mkdir(mode=0o700)
     try:
@@ -70,9 +60,7 @@ def _fill(source: Path, place: Path) -> Contents:
             try:
                 _copy(source, place, entry)
             except FileNotFoundError:
-                raise BackupUnusable(
-                    f"The file {entry.path} is missing. Use another backup."
-                ) from None
+                raise BackupUnusable(f"The file {entry.path} is missing. Use another backup.") from None
         else:
             (place / entry.path).mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -103,9 +91,7 @@ def _copy(source: Path, place: Path, entry: Entry) -> None:
 
 @click.command(name="restore", short_help="Restore a backup into an empty data directory.")
 @click.argument("source", metavar="FROM")
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."
-)
+@click.option("--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed.")
 def command(*, source: str, data: Path | None) -> None:
     """Restore the backup in the directory FROM into an empty or new data directory.
 

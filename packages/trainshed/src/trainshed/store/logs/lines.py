@@ -112,9 +112,7 @@ class LogCursor(Struct, frozen=True):
         """Parse the text form of a cursor. Raise ValueError for an invalid text."""
         parts = text.split(".")
         if len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in parts):
-            raise ValueError(
-                f"{text!r} is not a position in a log; start again from the first page"
-            )
+            raise ValueError(f"{text!r} is not a position in a log; start again from the first page")
         at, pool, index, attempt, n = map(int, parts)
         return LogCursor(at, ReplicaId(pool, index), attempt, n)
 
@@ -219,9 +217,7 @@ _BRACKET_STYLE = re.compile(
 """Matches such lines: 2026-11-20 05:54:33 [warning ] text · 2026/11/20 05:54:33 [error] text · [info] text"""
 _LOGFMT_STYLE = re.compile(r"(?:.{0,120}?[\s,])?(?:level|lvl|severity)=\"?([A-Za-z]+)\b")
 """Matches lines such as: ts=... level=warn msg=..."""
-_WORD_BEFORE_COLON = re.compile(
-    r"(trace|debug|info|notice|warning|warn|error|fatal)(?=: )", re.IGNORECASE
-)
+_WORD_BEFORE_COLON = re.compile(r"(trace|debug|info|notice|warning|warn|error|fatal)(?=: )", re.IGNORECASE)
 _PYTHON_WARNING = re.compile(r"\S+:\d+: (?:\w+\.)*\w*Warning: |(?:\w+\.)*\w+Warning: ")
 _PROGRESS_BAR = re.compile(r".{0,80}\b\d{1,3}%\s?\|.*\|\s|.{0,80}\b\d+it \[\d\d:\d\d, ")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -231,11 +227,7 @@ _HEAD = 400
 
 def read_line(stream: Stream, text: str) -> Reading:
     """Return the content of one line without its newline: severity, text to display, JSON object."""
-    if (
-        text.startswith("{")
-        and text.endswith("}")
-        and (structured := _read_json_line(stream, text))
-    ):
+    if text.startswith("{") and text.endswith("}") and (structured := _read_json_line(stream, text)):
         return structured
     return Reading(severity_of(stream, text), text)
 

@@ -114,11 +114,7 @@ class LogReader:
         return await asyncio.to_thread(_page, sources, window, limit, longest)
 
     def new_entries(
-        self,
-        uid: JobUid,
-        seen: LogPosition,
-        since: Nanos = 0,
-        replicas: Collection[ReplicaId] | None = None,
+        self, uid: JobUid, seen: LogPosition, since: Nanos = 0, replicas: Collection[ReplicaId] | None = None
     ) -> Iterator[tuple[Entry, "Source"]]:
         """Yield the lines from `since` on that are not in `seen`, merged by time, each with the log that
         contains it. Blocks."""
@@ -266,9 +262,7 @@ class _Window(Struct, frozen=True):
         if self.descending:
 
             def is_before(entry: Entry) -> bool:
-                return (end is None or entry.t < end) and (
-                    after is None or source.key(entry) < after
-                )
+                return (end is None or entry.t < end) and (after is None or source.key(entry) < after)
 
             entries = takewhile(lambda entry: entry.t >= start, source.log.backwards(is_before))
         else:
@@ -276,9 +270,7 @@ class _Window(Struct, frozen=True):
             def is_before(entry: Entry) -> bool:
                 return entry.t < start or (after is not None and source.key(entry) <= after)
 
-            entries = takewhile(
-                lambda entry: end is None or entry.t < end, source.log.forwards(is_before)
-            )
+            entries = takewhile(lambda entry: end is None or entry.t < end, source.log.forwards(is_before))
         return ((source.key(entry), entry, source) for entry in entries)
 
 

@@ -202,9 +202,7 @@ def _lives(data: bytes) -> tuple[Life, ...]:
             start, looks, _ = starts[-1]
             gpus = tuple(gpu for gpu in entry.gpus if isinstance(gpu, GpuLook))
             looks.append(
-                Look(
-                    entry.at, entry.cpu, entry.memory, entry.peak, entry.processes, gpus, entry.disk
-                )
+                Look(entry.at, entry.cpu, entry.memory, entry.peak, entry.processes, gpus, entry.disk)
             )
             starts[-1] = (start, looks, entry.last)
     return tuple(
@@ -227,9 +225,7 @@ def _point(earlier: Look, later: Look) -> Point | None:
         return None  # No usage: the samples have equal times, or the clock was set back.
     before = earlier.gpus or (_NOT_TOLD,) * len(later.gpus)
     gpus = tuple(
-        None
-        if now.busy is None or then.busy is None
-        else min(1.0, max(0.0, now.busy - then.busy) / seconds)
+        None if now.busy is None or then.busy is None else min(1.0, max(0.0, now.busy - then.busy) / seconds)
         for then, now in zip(before, later.gpus, strict=False)
     )
     cpus = max(0.0, later.cpu - earlier.cpu) / seconds

@@ -207,9 +207,7 @@ def scripts() -> tuple[tuple[int, str], ...]:
     )
     numbers = [number for number, _ in files]
     if numbers != list(range(1, len(files) + 1)):
-        raise ValueError(
-            f"the numbers of migration files must count from 1 without gaps, found {numbers}"
-        )
+        raise ValueError(f"the numbers of migration files must count from 1 without gaps, found {numbers}")
     return tuple(files)
 
 

@@ -12,12 +12,7 @@ from msgspec import Struct
 from trainshed.core.errors import FailedPrecondition
 from trainshed.core.names import JobUid
 from trainshed.store.codec import CODECS, decode_job
-from trainshed.store.sqlite.connections import (
-    damaged_error,
-    open_reader,
-    require_known,
-    require_sound,
-)
+from trainshed.store.sqlite.connections import damaged_error, open_reader, require_known, require_sound
 
 
 class StoredWork(Struct, frozen=True):

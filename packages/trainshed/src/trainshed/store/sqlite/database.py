@@ -23,12 +23,7 @@ from trainshed.store.sqlite.connections import (
 )
 from trainshed.store.sqlite.jobs import Intake, Ledger
 from trainshed.store.sqlite.models import Evaluations, Models
-from trainshed.store.sqlite.presence import (
-    OpenFiles,
-    require_content,
-    require_not_older,
-    require_present,
-)
+from trainshed.store.sqlite.presence import OpenFiles, require_content, require_not_older, require_present
 from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.reservations import PersistentResources
 from trainshed.store.sqlite.resources import Access, Curves, Datasets, Notifications, Secrets

@@ -89,8 +89,7 @@ def work_writer(made: NewWork) -> Callable[[sqlite3.Connection], None]:
 
     def store(connection: sqlite3.Connection) -> None:
         if is_chosen and (
-            is_taken(connection)
-            or connection.execute(_WORKS["reserve_name"], parameters).rowcount != 1
+            is_taken(connection) or connection.execute(_WORKS["reserve_name"], parameters).rowcount != 1
         ):
             raise _name_taken_error(job)
         if connection.execute(_WORKS["insert_job"], parameters).rowcount != 1:
@@ -119,9 +118,7 @@ def put_labels(connection: sqlite3.Connection, work: Work) -> None:
         connection.execute(_WORKS["insert_label"], {"uid": work.uid, "key": key, "value": value})
 
 
-def append_timeline(
-    connection: sqlite3.Connection, uid: JobUid, entries: Iterable[TimelineEntry]
-) -> None:
+def append_timeline(connection: sqlite3.Connection, uid: JobUid, entries: Iterable[TimelineEntry]) -> None:
     """Add entries to the timeline of a job, tuning job or pipeline. Does not check whether it exists."""
     rows = [
         {
@@ -257,9 +254,7 @@ class Intake(Port):
         """End the maintenance of a node. Has no effect if the node is not under maintenance."""
         await self._execute("undrain_node", {"node": node})
 
-    async def set_quota(
-        self, key: QuotaKey, limit: float | None, *, by_service: bool = True
-    ) -> None:
+    async def set_quota(self, key: QuotaKey, limit: float | None, *, by_service: bool = True) -> None:
         """Set the limit of a quota. None removes the limit. `by_service`: whether an owner of the service
         makes the change. An owner of the project can neither exceed nor remove a limit that was set by an
         owner of the service: in these cases, PermissionDenied is raised."""
@@ -300,9 +295,7 @@ def _refuse_looser(key: QuotaKey, limit: float | None, person: str, most: float)
     )
 
 
-def _live(
-    connection: sqlite3.Connection, name: JobName, advice: str, call: RecordedCall | None
-) -> JobUid:
+def _live(connection: sqlite3.Connection, name: JobName, advice: str, call: RecordedCall | None) -> JobUid:
     """Return the uid of an unfinished job. Raise NotFound, or FailedPrecondition if the job has finished."""
     uid, state, is_live, _ = _existing(connection, name, call)
     if not is_live:

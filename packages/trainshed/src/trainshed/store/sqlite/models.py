@@ -30,11 +30,7 @@ class Models(Port):
     error, nothing was changed."""
 
     async def register(
-        self,
-        name: ModelName,
-        make: Callable[[int], tuple[ModelVersion, Operation]],
-        *,
-        is_new: bool,
+        self, name: ModelName, make: Callable[[int], tuple[ModelVersion, Operation]], *, is_new: bool
     ) -> Operation:
         """Store the next version of a model together with its finished operation. `is_new`: store the first
         version of a new model.

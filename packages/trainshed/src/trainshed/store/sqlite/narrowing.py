@@ -29,9 +29,7 @@ from trainshed.store.port import (
 )
 from trainshed.store.sqlite.connections import Parameters
 
-_EVERYWHERE: Final = (
-    "SELECT uid FROM works INDEXED BY works_by_client WHERE parent_uid = 0 AND uid < :below"
-)
+_EVERYWHERE: Final = "SELECT uid FROM works INDEXED BY works_by_client WHERE parent_uid = 0 AND uid < :below"
 _OF_API: Final = (
     "SELECT uid FROM works INDEXED BY works_of_projects "
     "WHERE parent_uid = 0 AND project_id = :project_id AND api = '{}' AND uid < :below"
@@ -105,8 +103,7 @@ def filter_works(connection: sqlite3.Connection, through: Walk, where: Condition
     if len(uids) == limit:
         return FilteredPage(uids, uids[-1])
     ((looked_at, lowest),) = connection.execute(
-        f"SELECT count(*), min(uid) FROM ({through.sql} LIMIT {MAX_CHECKED_WORKS})",
-        through.parameters,
+        f"SELECT count(*), min(uid) FROM ({through.sql} LIMIT {MAX_CHECKED_WORKS})", through.parameters
     )
     return FilteredPage(uids, JobUid(lowest) if looked_at == MAX_CHECKED_WORKS else None)
 
@@ -125,9 +122,7 @@ def _among_newest(
     return tuple(JobUid(uid) for (uid,) in rows)
 
 
-def _by_index(
-    connection: sqlite3.Connection, through: Walk, where: Condition
-) -> tuple[JobUid, ...] | None:
+def _by_index(connection: sqlite3.Connection, through: Walk, where: Condition) -> tuple[JobUid, ...] | None:
     """Return the next jobs, tuning jobs and pipelines that meet `where`, or None if SQLite needs more than
     `MAX_STEPS` steps."""
     wanted = _Sql(dict(through.parameters), leads=True)

@@ -48,9 +48,7 @@ def require_present(database: Path, *, had_one: bool) -> None:
 def require_content(connection: sqlite3.Connection, database: Path, *, had_one: bool) -> None:
     """Raise StoreUnreadable if a database is empty although it had contents before."""
     if connection.execute("PRAGMA user_version").fetchone() == (0,):
-        _require_new(
-            database, f"has lost its content (with {database.name}{_LOG})", had_one=had_one
-        )
+        _require_new(database, f"has lost its content (with {database.name}{_LOG})", had_one=had_one)
 
 
 def _require_new(database: Path, what: str, *, had_one: bool) -> None:
@@ -117,10 +115,7 @@ class OpenFiles:
         what = f"{', '.join(lost)} in {database.parent} was removed or replaced while the service uses it"
         up = f"trainshed up --data {database.parent}"
         if database.name not in lost and _is_written_back(connection):
-            return (
-                f"{what}. Programs continue and nothing is lost. Restart the service: kill "
-                f"{process}; {up}"
-            )
+            return f"{what}. Programs continue and nothing is lost. Restart the service: kill {process}; {up}"
         if failure := self._copy(connection):
             return (
                 f"{what}, and its content could not be saved ({failure}). The content is lost "
@@ -133,10 +128,7 @@ class OpenFiles:
 
     def _copy(self, connection: sqlite3.Connection) -> str | None:
         """Copy the open database page by page. Return the error, or None after success."""
-        fresh, rescued = (
-            self._database.with_name(f"{RESCUED}.new"),
-            self._database.with_name(RESCUED),
-        )
+        fresh, rescued = (self._database.with_name(f"{RESCUED}.new"), self._database.with_name(RESCUED))
         try:
             fresh.unlink(missing_ok=True)
             fresh.touch(mode=0o600)

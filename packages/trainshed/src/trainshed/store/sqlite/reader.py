@@ -12,14 +12,7 @@ from trainshed.core.names import JobName, JobUid
 from trainshed.core.units import Nanos
 from trainshed.core.usage import MachineTime
 from trainshed.core.works import Work
-from trainshed.store.codec import (
-    OPERATION,
-    machine_time,
-    name_parameters,
-    quota,
-    timeline_entry,
-    viewed_job,
-)
+from trainshed.store.codec import OPERATION, machine_time, name_parameters, quota, timeline_entry, viewed_job
 from trainshed.store.port import Condition, Every, JobQuery, Matches, NodeDrain
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import (
@@ -94,9 +87,7 @@ class Reader(Port):
 
         return await self._snapshots.read_async(read)
 
-    async def counts(
-        self, project_id: str | None, states: Sequence[str], most: int
-    ) -> Mapping[str, int]:
+    async def counts(self, project_id: str | None, states: Sequence[str], most: int) -> Mapping[str, int]:
         """Return the number of jobs, tuning jobs and pipelines in each of these states. Only those that
         clients created are counted. The count for each state is at most `most`. `project_id`: None = all
         projects."""

@@ -43,11 +43,7 @@ class Notifications(Port):
 
         def work(connection: sqlite3.Connection) -> None:
             for notice in notices:
-                key = {
-                    "month": notice.month,
-                    "subject": notice.subject,
-                    "target": notice.notification.target,
-                }
+                key = {"month": notice.month, "subject": notice.subject, "target": notice.notification.target}
                 connection.execute(_NOTIFICATIONS["forget_budgets"], {"month": notice.month})
                 if connection.execute(_NOTIFICATIONS["note_budget"], key).rowcount:
                     put(connection, (notice.notification,))
@@ -213,9 +209,7 @@ class Curves(Port):
 
     async def unfinished_jobs(self) -> tuple[JobUid, ...]:
         """Return the finished jobs whose files may not have been read completely."""
-        rows = await self._snapshots.read_async(
-            lambda c: c.execute(_CURVES["unfinished"]).fetchall()
-        )
+        rows = await self._snapshots.read_async(lambda c: c.execute(_CURVES["unfinished"]).fetchall())
         return tuple([JobUid(uid) for (uid,) in rows])
 
 
@@ -256,10 +250,6 @@ class Access(Port):
             "note_token_uses", lambda connection: connection.executemany(_ACCESS["note_use"], rows)
         )
 
-    async def audit_rows(
-        self, project: str | None, before: int | None, limit: int
-    ) -> tuple[AuditRow, ...]:
+    async def audit_rows(self, project: str | None, before: int | None, limit: int) -> tuple[AuditRow, ...]:
         """Return a page of the audit log (`store.audit.page`)."""
-        return await self._snapshots.read_async(
-            lambda connection: page(connection, project, before, limit)
-        )
+        return await self._snapshots.read_async(lambda connection: page(connection, project, before, limit))

@@ -49,13 +49,9 @@ class Snapshots:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Unavailable(
-                "the job store is closed because the service is stopping; try again later"
-            )
+            raise Unavailable("the job store is closed because the service is stopping; try again later")
 
-    def _on_snapshot(
-        self, connection: sqlite3.Connection, read: Callable[[sqlite3.Connection], T]
-    ) -> T:
+    def _on_snapshot(self, connection: sqlite3.Connection, read: Callable[[sqlite3.Connection], T]) -> T:
         try:
             connection.execute("BEGIN")
             try:

@@ -64,10 +64,7 @@ class Studies(Resources[StudyName, Study]):
     async def lookup_study(self, project_id: str, location: str, display_name: str) -> Study:
         """Return the study with this display name. Raise NotFound."""
         parameters = {"project_id": project_id, "location": location, "display_name": display_name}
-        what = (
-            f"a study with the display name {display_name!r} in "
-            f"projects/{project_id}/locations/{location}"
-        )
+        what = f"a study with the display name {display_name!r} in projects/{project_id}/locations/{location}"
         return self._snapshots.read_now(
             lambda connection: read_existing(connection, _SQL["called"], parameters, STUDY, what)
         )
@@ -96,9 +93,7 @@ class Studies(Resources[StudyName, Study]):
 
         def work(connection: sqlite3.Connection) -> Trial:
             numbered = _add_trial(connection, trial)
-            rows = [
-                measurement_parameters(numbered.study, numbered.number, m) for m in measurements
-            ]
+            rows = [measurement_parameters(numbered.study, numbered.number, m) for m in measurements]
             put_measurements(connection, rows)
             return numbered
 
@@ -120,8 +115,7 @@ class Studies(Resources[StudyName, Study]):
         def read(connection: sqlite3.Connection) -> tuple[Trial, ...]:
             return tuple(
                 chain.from_iterable(
-                    records(connection, _TRIALS["history"], {"study_uid": study}, TRIAL)
-                    for study in studies
+                    records(connection, _TRIALS["history"], {"study_uid": study}, TRIAL) for study in studies
                 )
             )
 
@@ -159,10 +153,7 @@ class Studies(Resources[StudyName, Study]):
         def work(connection: sqlite3.Connection) -> Trial:
             def measurements() -> Sequence[Measurement]:
                 key = {"study_uid": study, "number": number}
-                return [
-                    measured
-                    for _, measured in _read_measurements(connection, "measurements_of", key)
-                ]
+                return [measured for _, measured in _read_measurements(connection, "measurements_of", key)]
 
             old = _trial(connection, study, number)
             new = change(old, measurements)
@@ -233,8 +224,7 @@ class Studies(Resources[StudyName, Study]):
             try:
                 requested = [_trial(connection, operation.study, number) for number in assigned]
                 handed_out = [
-                    changes.assign(trial, operation.client, operation.updated)
-                    for trial in requested
+                    changes.assign(trial, operation.client, operation.updated) for trial in requested
                 ]
                 put_trials(connection, map(trial_parameters, handed_out))
                 handed_out += [_add_trial(connection, trial) for trial in suggested]
@@ -270,8 +260,7 @@ def _add_trial(connection: sqlite3.Connection, trial: Trial) -> Trial:
     rows = connection.execute(_TRIALS["next_number"], {"study_uid": trial.study}).fetchall()
     if not rows:
         raise NotFound(
-            f"the study with number {trial.study} does not exist; it may have been deleted "
-            "in the meantime"
+            f"the study with number {trial.study} does not exist; it may have been deleted in the meantime"
         )
     numbered = replace(trial, number=rows[0][0])
     connection.execute(_TRIALS["put_trial"], trial_parameters(numbered))
@@ -287,9 +276,7 @@ def _trial_name(study: StudyUid, number: int) -> str:
     return f"trial {number} of the study with number {study}"
 
 
-def _measurement_queries(
-    study: StudyUid, numbers: Sequence[int] | None
-) -> Iterator[tuple[str, Parameters]]:
+def _measurement_queries(study: StudyUid, numbers: Sequence[int] | None) -> Iterator[tuple[str, Parameters]]:
     """Yield statements that select the measurements of these trials. None = of all trials."""
     if numbers is None:
         yield "measurements", {"study_uid": study}
@@ -304,9 +291,7 @@ def _finish_operation(connection: sqlite3.Connection, operation: Operation) -> b
     return connection.execute(_OPERATIONS["finish_operation"], parameters).rowcount == 1
 
 
-def _running_operations(
-    connection: sqlite3.Connection, study: StudyUid | None
-) -> tuple[Operation, ...]:
+def _running_operations(connection: sqlite3.Connection, study: StudyUid | None) -> tuple[Operation, ...]:
     """Return the unfinished operations of a study, oldest first. `study`: None = all studies."""
     statement = "running_operations" if study is None else "running_operations_of_study"
     return records(connection, _OPERATIONS[statement], {"study_uid": study}, OPERATION)

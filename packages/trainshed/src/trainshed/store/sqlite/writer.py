@@ -55,9 +55,7 @@ class Writer:
         (`sqlite.connections.Writing`). If the caller is cancelled, the write may be stored or not."""
         work = with_audit_record(work)
         if self._closed:
-            raise Unavailable(
-                "the job store is closed because the service is stopping; try again later"
-            )
+            raise Unavailable("the job store is closed because the service is stopping; try again later")
         command = _Command(what, work, asyncio.get_running_loop().create_future())
         self._queue.put(command)
         result = await command.future

@@ -66,9 +66,7 @@ _EXPLOIT_PENDING_COEFFICIENT = 0.3
 class GaussianProcessBandit:
     """Implements `studies.port.Algorithm`."""
 
-    def suggest(
-        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
-    ) -> Proposals:
+    def suggest(self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int) -> Proposals:
         study = _Study(spec, trials, abs(seed))
         latest = max((trial.number for trial in trials), default=0)
         return Proposals(tuple(study.propose(latest + ahead) for ahead in range(1, count + 1)))
@@ -108,9 +106,7 @@ class _Study:
         Otherwise, return another untried point, or the same quasi-random point if no untried point is found.
         """
         numbers = range(number, number + _MAX_START_POINTS)
-        codes = self._space.snap(
-            np.array([starting_point(self._space, at, self._seed) for at in numbers])
-        )
+        codes = self._space.snap(np.array([starting_point(self._space, at, self._seed) for at in numbers]))
         points = [*(self._space.decode(row) for row in codes), *self._all]
         return next((point for point in points if point not in self._tried), points[0])
 
@@ -169,10 +165,7 @@ def outlook(spec: StudySpec, trials: Sequence[TrialData], chosen: Sequence[str])
     metric, shown, space = spec.metrics[0], choose(spec, trials), Space(spec.parameters)
     count = len(np.unique(shown.values[np.isfinite(shown.values[:, 0]), 0]))
     if count < _MIN_VALUES or not shown.is_enough:
-        text = (
-            f"It needs {_MIN_VALUES} different values of {metric.id}; trials have measured "
-            f"{count} so far."
-        )
+        text = f"It needs {_MIN_VALUES} different values of {metric.id}; trials have measured {count} so far."
         return Outlook(reason=text)
     codes = space.encode([trial.parameters for trial in shown.done])
     aim = fit_beliefs(spec, space, shown, space.embed(codes))[0]
@@ -191,8 +184,7 @@ def outlook(spec: StudySpec, trials: Sequence[TrialData], chosen: Sequence[str])
     mean, deviation = aim.known.predict(space.embed(space.snap(points)))
     values, sign = shown.values[shown.rows][aim.rows, 0], score(metric, 1.0)
     ends = [
-        sign * _to_metric_values(mean + away, aim.data.labels, values)
-        for away in (-deviation, deviation)
+        sign * _to_metric_values(mean + away, aim.data.labels, values) for away in (-deviation, deviation)
     ]
     return Outlook(
         metric=metric.id,
@@ -201,9 +193,7 @@ def outlook(spec: StudySpec, trials: Sequence[TrialData], chosen: Sequence[str])
         others={name: value for name, value in best.parameters if name not in chosen},
         axes=tuple(
             OutlookAxis(
-                name=name,
-                values=tuple(map(node.value, listed)),
-                is_log=node.parameter.scale is Scale.LOG,
+                name=name, values=tuple(map(node.value, listed)), is_log=node.parameter.scale is Scale.LOG
             )
             for name, node, listed in zip(chosen, nodes, places, strict=True)
         ),
@@ -229,8 +219,7 @@ def _trial_points(
     `codes`: by trial and parameter."""
     columns = zip(nodes, places, codes.T, strict=True)
     has_place = np.all(
-        [np.isin(of, at) if node.is_categorical else ~np.isnan(of) for node, at, of in columns],
-        axis=0,
+        [np.isin(of, at) if node.is_categorical else ~np.isnan(of) for node, at, of in columns], axis=0
     )
     return tuple(
         (*(node.value(code) for node, code in zip(nodes, row, strict=True)), float(value))
@@ -246,10 +235,7 @@ def _to_metric_values(labels: Array, known: Array, values: Array) -> Array:
     at, of, middle = known[order], values[order], len(order) // 2
     worth = np.interp(labels, at, of)
     with np.errstate(over="ignore", invalid="ignore"):
-        for end, beyond in (
-            (0, np.minimum(labels - at[0], 0)),
-            (-1, np.maximum(labels - at[-1], 0)),
-        ):
+        for end, beyond in ((0, np.minimum(labels - at[0], 0)), (-1, np.maximum(labels - at[-1], 0))):
             if at[end] != at[middle]:
                 worth += beyond * (of[end] - of[middle]) / (at[end] - at[middle])
     return np.nan_to_num(worth)

@@ -9,22 +9,8 @@ from statistics import NormalDist
 import numpy as np
 
 from trainshed.core.study.spec import Noise, StudySpec
-from trainshed.studies.gp.acquisition import (
-    FrontGain,
-    LikelyScore,
-    Score,
-    UpperBound,
-    directions,
-    scalarize,
-)
-from trainshed.studies.gp.process import (
-    HIGH_NOISE,
-    LOW_NOISE,
-    Data,
-    Hyperparameters,
-    Posterior,
-    fit,
-)
+from trainshed.studies.gp.acquisition import FrontGain, LikelyScore, Score, UpperBound, directions, scalarize
+from trainshed.studies.gp.process import HIGH_NOISE, LOW_NOISE, Data, Hyperparameters, Posterior, fit
 from trainshed.studies.gp.selection import ModelTrials
 from trainshed.studies.routines import Array, Positions
 from trainshed.studies.space import Space
@@ -53,9 +39,7 @@ class Belief:
         return UpperBound(self.known, Posterior(self.data, self.hyper, pending), coefficient)
 
 
-def fit_beliefs(
-    spec: StudySpec, space: Space, shown: ModelTrials, points: Array
-) -> tuple[Belief, ...]:
+def fit_beliefs(spec: StudySpec, space: Space, shown: ModelTrials, points: Array) -> tuple[Belief, ...]:
     """Fit one model per metric, in the order of the spec, and return the models. Requires that
     `shown.is_enough` is true. `points`: the embeddings of the model's completed trials."""
     return tuple(_belief(spec, space, shown, points, at) for at in range(len(spec.metrics)))

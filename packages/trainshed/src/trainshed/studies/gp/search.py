@@ -59,9 +59,7 @@ class Search:
         scores = self._rate(crowd)
         order = np.argsort(-scores, kind="stable")
         crowd, scores = crowd[order], scores[order]
-        climbed = [
-            self._refine(crowd[at], float(scores[at])) for at in _distinct(crowd, _REFINED_POINTS)
-        ]
+        climbed = [self._refine(crowd[at], float(scores[at])) for at in _distinct(crowd, _REFINED_POINTS)]
         crowd = np.vstack([*[point for point, _ in climbed], crowd])
         scores = np.concatenate([[value for _, value in climbed], scores])
         order = np.argsort(-scores, kind="stable")
@@ -138,19 +136,14 @@ class Search:
             return genotype, value
         scores = self._rate(np.array(neighbours))
         best = int(scores.argmax())
-        return (
-            (neighbours[best], float(scores[best])) if scores[best] > value else (genotype, value)
-        )
+        return (neighbours[best], float(scores[best])) if scores[best] > value else (genotype, value)
 
 
 def _distinct(genotypes: Array, count: int) -> list[int]:
     """Return up to `count` rows, in order, that differ from each other by at least the minimum distance."""
     chosen: list[int] = []
     for at in range(len(genotypes)):
-        if all(
-            np.abs(genotypes[at] - genotypes[other]).max() > _MIN_REFINE_DISTANCE
-            for other in chosen
-        ):
+        if all(np.abs(genotypes[at] - genotypes[other]).max() > _MIN_REFINE_DISTANCE for other in chosen):
             chosen.append(at)
         if len(chosen) == count:
             break
@@ -163,11 +156,7 @@ def _neighbours(node: Node, code: float) -> list[float]:
     if node.size <= 1:
         return []
     if node.is_categorical:
-        return [
-            float(other)
-            for other in range(min(node.size, _MAX_STEP_CATEGORIES))
-            if other != int(code)
-        ]
+        return [float(other) for other in range(min(node.size, _MAX_STEP_CATEGORIES)) if other != int(code)]
     here = node.choices.index(node.value(code))
     reach = [(1 << power) * sign for power in range(node.size.bit_length()) for sign in (-1, 1)]
     places = sorted({min(max(here + step, 0), node.size - 1) for step in reach} - {here})

@@ -60,9 +60,7 @@ def choose(spec: StudySpec, trials: Sequence[TrialData]) -> ModelTrials:
     ordered = sorted(trials, key=lambda trial: trial.number)
     done = [trial for trial in ordered if trial.state.is_over]
     pending = [trial for trial in ordered if not trial.state.is_over]
-    values = np.array([_values(spec, trial) for trial in done]).reshape(
-        len(done), len(spec.metrics)
-    )
+    values = np.array([_values(spec, trial) for trial in done]).reshape(len(done), len(spec.metrics))
     rows = _rows(values)
     return ModelTrials(
         values, rows, tuple(done[row] for row in map(int, rows)), tuple(pending[-MAX_PENDING:])
