@@ -7,9 +7,9 @@ The data lives as long as the store. To simulate a restart, keep the store and r
 
 import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trainshed.core.errors import Unavailable
 from trainshed.store.audit import mark_stored, with_audit_record
@@ -103,3 +103,12 @@ def open_inline(before_commit: Hook | None = None, after_commit: Hook | None = N
     _empty().backup(connection)
     connection.execute("PRAGMA journal_mode = MEMORY")
     return InlineStore(connection, before_commit, after_commit)
+
+
+def run_inline(reading: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a call to an inline store, which never suspends, so that hooks can call it."""
+    try:
+        reading.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("the inline store gave way")

@@ -46,6 +46,7 @@ SERVICES = (
     "google/cloud/aiplatform/v1/metadata_service.proto",
     "google/cloud/aiplatform/v1/tensorboard_service.proto",
     "google/cloud/aiplatform/v1/dataset_service.proto",
+    "google/cloud/aiplatform/v1/schedule_service.proto",
 )
 SETS = {
     "logging_v2": "google/logging/v2/logging.proto",
@@ -134,6 +135,8 @@ INPUT_FIELDS = {
         "state",
     },
 }
+IMPORTED_ONLY = frozenset({"google/cloud/aiplatform/v1/notebook_service.proto"})
+"""Files of other services, which a served API imports for their messages. Their services are removed."""
 STREAMS = frozenset({"ReadTensorboardBlobData", "TailLogEntries"})
 """The streaming methods that the service supports."""
 # Repeated string fields, as (name, number) by message. The protos only reserve these fields. Clients send the
@@ -230,7 +233,7 @@ def fetch(package: str, folder: Path) -> Path:
 
 def reduce_file(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescriptorProto:
     """Remove all options except HTTP routes, field behaviour, packing and map entries. Remove all streaming
-    methods except `STREAMS`."""
+    methods except `STREAMS`, and the services of `IMPORTED_ONLY`."""
     file.ClearField("options")
     file.ClearField("source_code_info")
     file.ClearField("extension")
@@ -243,6 +246,8 @@ def reduce_file(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.File
         reduce_message(message, f"{file.package}.{message.name}")
     for enum in file.enum_type:
         reduce_enum(enum)
+    if file.name in IMPORTED_ONLY:
+        file.ClearField("service")
     for service in file.service:
         service.ClearField("options")
         kept_methods = [

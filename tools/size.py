@@ -33,6 +33,8 @@ _MAY_BE_VAGUE: Final = re.compile(
 MAX_GROWTH: Final = 0.05
 FIGURES: Final = {"lines": 116_000, "lines of tests": 99_000, "words of documents": 85_000}
 """Figures of release 0.3.0."""
+GRANTS: Final = {"lines": 5_000, "lines of tests": 4_000}
+"""Growth that the project has granted in addition: to pipelines and schedules."""
 
 
 class Size(Struct, frozen=True):
@@ -45,7 +47,9 @@ class Size(Struct, frozen=True):
     def limit(self) -> int | None:
         """The highest value that CI accepts; None = any value."""
         figure = FIGURES.get(self.name)
-        return None if figure is None else int(figure * (1 + MAX_GROWTH))
+        if figure is None:
+            return None
+        return int(figure * (1 + MAX_GROWTH)) + GRANTS.get(self.name, 0)
 
     @property
     def is_exceeded(self) -> bool:

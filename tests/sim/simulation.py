@@ -8,7 +8,7 @@ import logging
 import random
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from unittest import mock
 
 from tests.inline_store import InlineStore, open_inline
@@ -41,6 +41,7 @@ from trainshed.store.port import Commit, LiveJob, NewWork
 from trainshed.store.sqlite.connections import open_reader
 from trainshed.store.sqlite.database import DATABASE_FILE, Store
 from trainshed.store.sqlite.jobs import Ledger
+from trainshed.store.steps import Reconciler
 
 _TIDY = 2 * HOUR
 """ns after the end of all jobs within which all slots are released."""
@@ -230,6 +231,7 @@ class Simulation:
             self._stores(),
             self.scenario,
         )
+        made.add_reconcilers(self._reconcilers())
         await made.start()
         asking = asyncio.create_task(self._ask(made))
         self._finish_if_done()
@@ -242,6 +244,10 @@ class Simulation:
         accepted = self._clients.accepted
         self.books.wrong += await final_checks.unmet_requests(self.store.reader, self.books, accepted)
         self.books.wrong += await self._left_intents()
+
+    def _reconcilers(self) -> Mapping[type[Work], Reconciler]:
+        """Return the reconcilers of additions for the next service."""
+        return {}
 
     def _stores(self) -> ParentStores:
         return parent_stores(

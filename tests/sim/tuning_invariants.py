@@ -2,16 +2,17 @@
 docs/adr/0017).
 """
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
+from tests.inline_store import run_inline
 from tests.sim.engine.streams import Notebooks
 from tests.sim.tuning_jobs import METRIC
 from tests.sim.tuning_play import disagreements
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ModelName
+from trainshed.core.pipeline_jobs import PipelineJob
 from trainshed.core.pipelines import ModelVersion, Pipeline
 from trainshed.core.study.records import Trial
 from trainshed.core.tuning.records import TuningJob
@@ -19,9 +20,7 @@ from trainshed.core.works import Work
 from trainshed.store.port import Commit
 from trainshed.store.sqlite.database import Store
 
-T = TypeVar("T")
-
-Family = TuningJob | Pipeline
+Family = TuningJob | Pipeline | PipelineJob
 
 
 @dataclass(slots=True)
@@ -70,6 +69,8 @@ class Families:
                     self._wrong(work, "a cancel was taken in, and nothing came of it")
                 for fault in self._of_pipeline(work, commit):
                     self._wrong(work, fault)
+            case PipelineJob():
+                pass  # Pipeline jobs have tests of their own.
 
     def trial_of(self, uid: JobUid) -> Parent | None:
         """Return the trial that a job evaluates, or None."""
@@ -89,7 +90,7 @@ class Families:
         """spec/lifecycle#cancel: a cancelled work is CANCELLED, unless it ended before its jobs were
         cancelled.
         """
-        if work.state in (JobState.CANCELLED, JobState.FAILED) or isinstance(work, Pipeline):
+        if not isinstance(work, TuningJob) or work.state in (JobState.CANCELLED, JobState.FAILED):
             return []
         if work.exhausted or work.started_trials == work.spec.max_trials:
             return []  # No points were left.
@@ -126,7 +127,7 @@ class Families:
 
     def _of_tuning(self, work: TuningJob, before: Family) -> Iterator[str]:
         assert self.store is not None and isinstance(before, TuningJob)
-        rows = _now(self.store.studies.history((work.study,)))
+        rows = run_inline(self.store.studies.history((work.study,)))
         yield from disagreements(work, rows)
         for old, new in zip(self.trials.get(work.uid, ()), rows, strict=False):
             if old.state.is_over and old != new:
@@ -136,7 +137,7 @@ class Families:
         self.trials[work.uid] = rows
         if before.outcome is not None and work.next_trial != before.next_trial:
             yield f"trial {before.next_trial} began though the end was decided"
-        children = _now(self.store.reader.children(work.uid))
+        children = run_inline(self.store.reader.children(work.uid))
         jobs = {child.parent.trial: child for child in children if isinstance(child, Job) and child.parent}
         if len(jobs) != len(children) or {n: job.uid for n, job in jobs.items()} != {
             trial.number: trial.job for trial in rows
@@ -150,20 +151,20 @@ class Families:
 
     def _of_pipeline(self, work: Pipeline, commit: Commit) -> Iterator[str]:
         assert self.store is not None
-        backing, _ = _now(self.store.reader.job_by_uid(work.job))
+        backing, _ = run_inline(self.store.reader.job_by_uid(work.job))
         if work.state.is_final and not backing.state.is_final:
             yield f"it is {work.state} while {backing.name} is {backing.state}"
         if bool(work.model) != (commit.model is not None):
             yield f"it left {work.model!r}; registered was {commit.model}"
         if work.model:
-            versions = _now(self.store.models.versions(_model(work)))
+            versions = run_inline(self.store.models.versions(_model(work)))
             own = [version for version in versions if version.pipeline == str(work.name)]
             if [f"{model.name}@{model.version}" for model in own] != [work.model]:
                 yield f"it left {work.model}; there are {own}"
             if sum("default" in version.aliases for version in versions) != 1:
                 yield f"of the versions not exactly one is the default: {versions}"
         if isinstance(backing, TuningJob) and work.state is JobState.SUCCEEDED:
-            best = _now(self.store.studies.trial(backing.study, backing.best))
+            best = run_inline(self.store.studies.trial(backing.study, backing.best))
             if work.best_job != best.job:
                 yield f"its best job is {work.best_job}, that of the best trial {best.job}"
 
@@ -175,12 +176,3 @@ def _model(work: Pipeline) -> ModelName:
     draft = work.spec.model
     assert draft is not None
     return ModelName(work.name.project_id, work.name.location, draft.model_id)
-
-
-def _now(reading: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a call to the inline store, which never suspends, so that hooks can call it."""
-    try:
-        reading.send(None)
-    except StopIteration as done:
-        return done.value
-    raise AssertionError("the inline store gave way")

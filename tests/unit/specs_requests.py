@@ -58,6 +58,14 @@ class FakeRuntimes:
             return RuntimeChoice("python", "", "3.11", (f"{image_uri} is mapped",))
         return RuntimeChoice(CONTAINER, "", "", image=image_uri)
 
+    def for_family(
+        self, family: str, version: str | None = None, python: str | None = None
+    ) -> RuntimeChoice | RuntimeRefusal:
+        return RuntimeChoice(family, version or "", python or "3.11")
+
+    def is_mapped(self, image_uri: str) -> bool:
+        return image_uri == MAPPED_IMAGE
+
     def for_runtime_version(
         self, runtime_version: str, python_version: str
     ) -> RuntimeChoice | RuntimeRefusal:

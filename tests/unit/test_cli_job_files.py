@@ -97,7 +97,13 @@ def test_yaml_job_file_is_parsed_and_errors_show_the_line() -> None:
     pytest.importorskip("yaml", reason="needs PyYAML")
     result = read(YAML)
     assert result["workerPoolSpecs"][0]["containerSpec"]["args"] == ["--date", "2026-01-02"]
-    wrong = {"a: [": "line 1, column 5: ", "2026-01-02: a": "keys must be ", "&a [*a]": "C"}
+    wrong = {"a: [": r"line \d, column \d: ", "2026-01-02: a": "keys must be ", "&a [*a]": "C"}
     for text, cause in wrong.items():
         with pytest.raises(JobFileError, match=rf"neither JSON nor YAML: {cause}\S"):
             read(text)
+
+
+def test_aliases_that_multiply_a_yaml_file_are_rejected() -> None:
+    lists = [f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]" for i in range(9)]
+    with pytest.raises(JobFileError, match="Aliases expand it beyond"):
+        read(f"a0: &a0 [{'x' * 9_000}]\n" + "\n".join(lists))

@@ -11,7 +11,7 @@ from tests.sim.tuning_jobs import tuning
 from tests.unit.jobs import CREATED
 from tests.unit.test_controller_tuning import TuningHouse
 from trainshed.controller import parents
-from trainshed.controller.parents import Next, Parents
+from trainshed.controller.parents import Parents
 from trainshed.core.errors import Unavailable
 from trainshed.core.failure.messages import INTERNAL
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
@@ -23,6 +23,7 @@ from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.port import LiveJob
 from trainshed.store.sqlite.database import Store
+from trainshed.store.steps import Next
 
 
 class Broken:

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from tests.inline_store import open_inline
 from tests.sim.parents import CountingAdvisor, FakeMetrics, parent_stores
 from tests.sim.tuning_jobs import METRIC, study_spec, tuning
-from trainshed.controller.parents import Next
 from trainshed.controller.tuning import TuningReconciler
 from trainshed.core.curves import Point
 from trainshed.core.lifecycle.records import Job
@@ -21,6 +20,7 @@ from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialStat
 from trainshed.core.study.spec import Selection, StudySpec
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.store.port import Commit, NewWork
+from trainshed.store.steps import Next
 from trainshed.studies.port import AdvisorFailed, Proposals, TrialData
 
 SECOND = 10**9

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import trainshed
 import trainshed_console
+import trainshed_pipelines
 import trainshed_tracking
 from tests.soaks import SOAKS
 from trainshed.core.patterns import MAX_LENGTH, PatternError, compile_regex, compile_wildcard
@@ -104,7 +105,7 @@ _SAMPLES = {codes.CATEGORY_DIGIT: "1", codes.CATEGORY_SPACE: " ", codes.CATEGORY
 def modules() -> Iterator[ModuleType]:
     members = (
         module
-        for package in (trainshed, trainshed_console, trainshed_tracking)
+        for package in (trainshed, trainshed_console, trainshed_pipelines, trainshed_tracking)
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     )
     for module in members:

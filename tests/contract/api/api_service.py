@@ -54,6 +54,7 @@ from trainshed.store.sqlite.database import Store, open_database
 from trainshed.studies.port import TrialData
 from trainshed.summaries.directories import LogDirectory
 from trainshed.wire.trainshed_v1.jobs import Outlook
+from trainshed_pipelines import addition as pipelines
 from trainshed_tracking.addition import addition_with
 
 ADDRESS = "http://trainshed.example"
@@ -91,6 +92,9 @@ class Buckets:
 
     def has_object(self, uri: str) -> bool:
         return "missing" not in uri
+
+    def make_directory(self, uri: str) -> None:
+        """Do nothing: these buckets have no directories."""
 
     def last_written(self, uri: str) -> int:
         return int("missing" not in uri)
@@ -222,9 +226,11 @@ class ApiService:
             write_log=self.write,
             settings=SETTINGS,
         )
-        tracking = addition_with(self.addition_context(directory), self.viewers)
+        context = self.addition_context(directory)
+        tracking = addition_with(context, self.viewers)
         self.services = replace(self.services, tracking=tracking.tracking)
-        self.registry = registry_with({"tracking": tracking})
+        self.pipelines = pipelines.new_addition(context)
+        self.registry = registry_with({"tracking": tracking, "pipelines": self.pipelines})
         self.mounts: Mapping[str, Application] = tracking.mounts(self.services, self.registry)
         self.app = self.application()
         self._epoch = 0

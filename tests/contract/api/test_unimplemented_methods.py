@@ -55,7 +55,6 @@ async def test_every_public_method_is_served_or_explicitly_unimplemented(service
     [
         ("POST", f"{LOCATION}/endpoints/1:predict", "does not deploy them"),
         ("GET", f"{LOCATION}/datasets/1/annotationSpecs/2", "pass its path to the program, gs://BUCKET/PATH"),
-        ("GET", f"{LOCATION}/pipelineJobs", "each step as a customJob"),
         ("POST", f"{LOCATION}/indexes", "Build the index in a custom job"),
         ("POST", f"{LOCATION}/notebookRuntimes:assign", "run --notebook"),
         ("POST", f"{LOCATION}/tuningJobs", "no language models"),

@@ -61,6 +61,7 @@ def test_no_sql_statement_reads_all_jobs(tmp_path: Path) -> None:
         "jobs.load_all_intents": ["SCAN intents"],
         "jobs.append_cancel": ["SCAN CONSTANT ROW"],
         "reader.jobs_by_uids": ["SCAN wanted VIRTUAL TABLE INDEX 1:"],
+        "reader.states": ["SCAN wanted VIRTUAL TABLE INDEX 1:"],
         # Scans the job states.
         **{f"reader.{name}": COUNTS for name in ("counts", "counts_of_project")},
         "reader.drained_nodes": ["SCAN drained_nodes"],

@@ -158,6 +158,18 @@ async def test_metadata_links_do_not_change_the_etag(service: ApiService) -> Non
     assert shown["parentContexts"] == [f"{STORE}/contexts/e"]
 
 
+async def test_artifacts_are_found_by_their_uri(service: ApiService) -> None:
+    for artifact, uri in (("a", "gs://b/1"), ("b", "gs://b/2"), ("c", "gs://b/1")):
+        body = {"uri": uri, "schemaTitle": f"system.{artifact}"}
+        await service.result("POST", f"{ARTIFACTS}?artifactId={artifact}", body)
+    assert await filter_ids(service, ARTIFACTS, 'uri="gs://b/1"') == ["a", "c"]
+    either = 'schema_title="system.c" AND (uri="gs://b/1" OR uri="gs://b/2")'
+    assert await filter_ids(service, ARTIFACTS, either) == ["c"]
+    assert await filter_ids(service, ARTIFACTS, 'NOT uri="gs://b/1"') == ["b"]
+    assert await filter_ids(service, ARTIFACTS, 'uri=""') == []
+    assert (await service.result("GET", f"{ARTIFACTS}/a"))["metadata"] == {}
+
+
 async def test_filters_of_the_vertex_sdk_are_supported(service: ApiService) -> None:
     await service.result("POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Experiment"})
     run = await create_run(service)

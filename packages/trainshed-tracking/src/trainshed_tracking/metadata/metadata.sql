@@ -32,6 +32,10 @@ SELECT node FROM metadata_nodes
 WHERE project_id = :project_id AND location = :location AND store_id = :store_id
   AND kind = :kind AND node_id = :node_id;
 
+-- name: at_uri
+SELECT kind, node_id FROM metadata_nodes
+WHERE project_id = :project_id AND location = :location AND store_id = :store_id AND uri = :uri AND uri <> '';
+
 -- name: by_number
 SELECT record FROM metadata_nodes WHERE node = :node;
 

@@ -165,6 +165,8 @@ def view(node: Node) -> Message:
         schema_title=node.schema_title,
         schema_version=node.schema_version,
     )
+    # The SDK reads the metadata of each node. Without this call, empty metadata would be missing.
+    shown.metadata.SetInParent()
     shown.metadata.update(node.metadata | node.added)
     set_micros(shown.create_time, node.created)
     set_micros(shown.update_time, node.updated)
@@ -399,15 +401,15 @@ _LINKS: Final[Mapping[NodeKind, Mapping[str, tuple[EdgeRole, bool]]]] = {
 matching nodes, and whether these edges point to that context."""
 _TYPES: Final = ("string_value", "number_value", "bool_value")
 Links = Mapping[Comparison | Term, frozenset[NodeName]]
-"""For each comparison that refers to a context: the nodes that match the comparison."""
+"""For each comparison that refers to a context or a URI: the nodes that match the comparison."""
 
 
 async def _read_filter(
     stores: Stores, text: str, store: StoreName, kind: NodeKind
 ) -> tuple[Callable[[Node], bool], frozenset[NodeName] | None]:
     """Return the predicate of a filter, and a superset of the matching nodes. A superset of None means all
-    nodes. With the superset, a search for one context does not read the whole store. Raises InvalidRequest
-    for the field `filter`."""
+    nodes. With the superset, a search for one context or one URI does not read the whole store. Raises
+    InvalidRequest for the field `filter`."""
     try:
         tree = parse_filter(text, with_lists=True)
         links: dict[Comparison | Term, frozenset[NodeName]] = {}
@@ -420,6 +422,8 @@ async def _read_filter(
                 role, inward = link
                 context = _context(leaf.value, store)
                 links[leaf] = await stores.metadata.linked_nodes(context, role, inward=inward)
+            elif leaf.name == "uri" and leaf.operator is Operator.EQUAL and leaf.value:
+                links[leaf] = await stores.metadata.nodes_at(store, leaf.value)
         passes = compile_tree(tree, lambda leaf: _leaf(leaf, kind, links))
     except FilterError as error:
         raise InvalidRequest((Violation("filter", str(error)),)) from None

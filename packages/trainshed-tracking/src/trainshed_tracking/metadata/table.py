@@ -126,6 +126,15 @@ class Metadata(Resources[NodeName, Node]):
 
         return await self._snapshots.read_async(read)
 
+    async def nodes_at(self, store: StoreName, uri: str) -> frozenset[NodeName]:
+        """Return the nodes of a metadata store whose content is at a URI, which is not empty."""
+
+        def read(connection: sqlite3.Connection) -> frozenset[NodeName]:
+            rows = connection.execute(_SQL["at_uri"], asdict(store) | {"uri": uri})
+            return frozenset(NodeName(store, NodeKind(kind), node_id) for kind, node_id in rows)
+
+        return await self._snapshots.read_async(read)
+
     async def link(self, edges: Sequence[Edge]) -> None:
         """Add all edges or none. Existing edges remain. Raises NotFound if a node does not exist. Raises
         InvalidRequest if a context would become its own ancestor or have more than ten parent contexts."""

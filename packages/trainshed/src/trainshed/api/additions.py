@@ -7,7 +7,7 @@ of one group and imports nothing else of them. Each entry point refers to an `Ad
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -23,12 +23,14 @@ from trainshed.api.calls.services import ApiSettings, Authenticate, Services, Tr
 from trainshed.api.calls.streams import StreamHandler, StreamHandlers
 from trainshed.api.registry import BUILT_IN
 from trainshed.core.names import JobUid
+from trainshed.core.works import Work
 from trainshed.httpd.messages import Application
 from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.service import LocalRuntimes
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.points import PointFiles
 from trainshed.store.sqlite.database import Store
+from trainshed.store.steps import Reconciler
 from trainshed.summaries.directories import LogDirectory, ShownDirectory
 
 if TYPE_CHECKING:
@@ -126,6 +128,11 @@ class Addition(Struct, frozen=True):
     link: Callable[[Credential], str] | None = None
     #: Connects jobs to experiments, TensorBoards and viewers. None = the addition provides none of these.
     tracking: Tracking | None = None
+    #: Creates the reconcilers of works that run through other jobs. Called once, before the controller
+    #: starts. None = the addition has no such works.
+    reconcilers: Callable[[Services, Registry], Mapping[type[Work], Reconciler]] | None = None
+    #: A task that runs until the service stops. None = the addition has no such task.
+    background: Callable[[Services, Registry], Coroutine[Any, Any, None]] | None = None
 
 
 AdditionFactory = Callable[[AdditionContext], Addition]

@@ -21,6 +21,7 @@ from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.registry import Checks
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.filters.jobs import compile_job_filter
+from trainshed.api.resources.dependencies import check_unchanged
 from trainshed.api.resources.jobs import (
     add_to_trials,
     cancel_work,
@@ -139,6 +140,7 @@ async def update(call: Call, request: Any) -> Message:
     services = call.services
     work, _ = await services.reader.job(name)
     check_labels(services, set(labels) - set(work.labels))
+    check_unchanged(work, labels)
     etag = base64.b64encode(request.job.etag).decode()
     changed = await services.intake.replace_labels(name, labels, etag, services.now())
     services.notices.publish(changed.uid)

@@ -41,6 +41,7 @@ from trainshed.core.lifecycle.records import Job, person_of
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.timeline import expected_start
 from trainshed.core.names import JobUid
+from trainshed.core.pipeline_jobs import PipelineJob
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.reservations import PersistentResource, PersistentResourceName
 from trainshed.core.tuning.records import TuningJob
@@ -129,9 +130,11 @@ class CapacityTracker:
         self.accelerators: tuple[str, ...] = ()
         self._engine_says: dict[str, tuple[NodeState, str | None]] = {}
         self._drains: dict[str, NodeDrain] = {}
-        #: Projects and users of jobs and tuning jobs that are being stored, or that have no job in the
-        #: snapshot yet.
+        #: Projects and users of jobs and tuning jobs that are being stored, that have no job in the snapshot
+        #: yet, or that wait for other jobs.
         self._arriving: dict[JobUid, tuple[str, str]] = {}
+        #: The number of these works by project and user. "" = all users.
+        self._arriving_counts: Counter[tuple[str, str]] = Counter()
         #: (attempt, delay) of placed attempts that cannot start yet, as their engine reports.
         self._delays: dict[JobUid, tuple[int, Delay]] = {}
         #: The last state of each job in the snapshot, to skip calls of `put` without a change. Entries with
@@ -145,6 +148,9 @@ class CapacityTracker:
 
     def put(self, job: Job) -> None:
         """Update the snapshot with the state of a stored job, or of a job that is about to be stored."""
+        if job.is_held:
+            self._count_arrival(job)
+            return
         self.forget_arrival(job.uid)
         if job.parent is not None:
             self.forget_arrival(job.parent.uid)
@@ -190,9 +196,15 @@ class CapacityTracker:
             self._delays.pop(uid, None)
 
     def forget_arrival(self, uid: JobUid) -> None:
-        """Stop counting an admitted job or tuning job separately, because its jobs are in the snapshot or it
-        was not stored."""
-        self._arriving.pop(uid, None)
+        """Stop counting an admitted job or tuning job separately, because its jobs are in the snapshot
+        or it was not stored."""
+        if (account := self._arriving.pop(uid, None)) is not None:
+            self._arriving_counts.subtract(_counted_accounts(account))
+
+    def _count_arrival(self, work: Job | TuningJob) -> None:
+        if work.uid not in self._arriving:
+            account = self._arriving[work.uid] = _account(work)
+            self._arriving_counts.update(_counted_accounts(account))
 
     def forget(self, uid: JobUid) -> None:
         self.forget_arrival(uid)
@@ -438,8 +450,7 @@ class CapacityTracker:
             most, meter = limit(key), self._snapshot.meters.get(replace(key, metric=JOBS))
             waiting = meter.waiting // 1000 if meter else 0
             waiting += self.reserved.count_waiting(project, key.person)
-            arriving = self._arriving.values()
-            waiting += sum(at == project and key.person in ("", whom) for at, whom in arriving)
+            waiting += self._arriving_counts[project, key.person]
             if most is not None and waiting >= most:
                 raise ResourceExhausted(
                     f"{whose} has {waiting} waiting jobs; at most {most:g} are allowed. Submit the "
@@ -449,16 +460,16 @@ class CapacityTracker:
     def admit(self, work: Work) -> None:
         """Count a new job or tuning job that is about to be stored, so that simultaneous requests cannot
         exceed the limits together. Raises the errors of `require_admissible`."""
-        if not isinstance(work, Pipeline):  # A pipeline's job is counted instead.
+        if not isinstance(work, Pipeline | PipelineJob):  # Their jobs are counted instead.
             self.require_admissible(work)
             if fault := self.reserved.fault(work):
                 raise FailedPrecondition(fault)
-            self._arriving[work.uid] = _account(work)
+            self._count_arrival(work)
 
     def adopt(self, work: Work) -> None:
         """Count a stored tuning job or pipeline that has not created a job yet."""
         if isinstance(work, TuningJob) and not work.started_trials:
-            self._arriving[work.uid] = _account(work)
+            self._count_arrival(work)
 
     async def preflight(self, job: Job, now: Nanos) -> Preflight:
         """Return whether a job like this would be admitted now. Raises the error that `refuse` has set."""
@@ -491,10 +502,16 @@ class CapacityTracker:
         """Return the status of all quotas that have a limit, usage, or waiting jobs. `project_id`: None for
         all projects. Sorted by project, region, metric and user."""
         budget_used = self.budgets.usage(now)
+
+        def used(status: QuotaStatus) -> float:
+            key = status.key
+            if key.metric == QUEUED:
+                return status.used + self._arriving_counts[key.project_id, key.person]
+            is_budget = key.metric in (*BUDGETS, *HARD_BUDGETS)
+            return round(budget_used(key), 2) if is_budget else status.used
+
         return tuple(
-            replace(status, used=round(budget_used(status.key), 2))
-            if status.key.metric in (*BUDGETS, *HARD_BUDGETS)
-            else status
+            replace(status, used=used(status))
             for status in explaining.quota_statuses(self._snapshot, project_id)
         )
 
@@ -527,6 +544,12 @@ class CapacityTracker:
 
 def _account(work: Job | TuningJob) -> tuple[str, str]:
     return work.name.project_id, person_of(work.creator)
+
+
+def _counted_accounts(account: tuple[str, str]) -> set[tuple[str, str]]:
+    """Return the keys under which a work of this project and user is counted."""
+    project, person = account
+    return {(project, ""), (project, person)}
 
 
 def _is_starting(job: Job, attempt: int) -> bool:

@@ -11,7 +11,7 @@ events of jobs arrive here.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
@@ -23,6 +23,7 @@ from trainshed.controller.capacity import MAX_INLINE_SIZE
 from trainshed.controller.carrier import JobCarrier, Ports
 from trainshed.controller.curves import JobCurves
 from trainshed.controller.decisions import Decisions
+from trainshed.controller.dependencies import Dependents
 from trainshed.controller.jobs_of_jobs import DEFAULT_MAX_CHILD_JOBS, JobsOfJobs
 from trainshed.controller.leftovers import settle_leftovers, settle_unknown
 from trainshed.controller.mailboxes import Alarms, Mailbox, Mailboxes
@@ -44,6 +45,7 @@ from trainshed.core.pipelines import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.usage import Prices, Use, released_use, uses
+from trainshed.core.works import Work
 from trainshed.engines.port import (
     CapacityChanged,
     KeepsQuarantine,
@@ -62,6 +64,7 @@ from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit
 from trainshed.store.sqlite.jobs import Intake, Ledger
 from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.reservations import PersistentResources
+from trainshed.store.steps import Reconciler
 from trainshed.telemetry.meters import Meters
 
 log = logging.getLogger(__name__)
@@ -165,6 +168,7 @@ class Controller:
         )
         self._tracked: dict[JobUid, _Tracked] = {}
         self._jobs_of_jobs = JobsOfJobs(self._find_job, max_child_jobs)
+        self._dependents = Dependents(reader, self.report)
         self._steps = JobSteps(
             now,
             failures or FailurePolicy(),
@@ -182,6 +186,10 @@ class Controller:
         self._crew = Crew()
         self._closing = False
 
+    def add_reconcilers(self, reconcilers: Mapping[type[Work], Reconciler]) -> None:
+        """Add the reconcilers of an addition. Must be called before `start`."""
+        self._parents.add(reconcilers)
+
     async def start(self) -> None:
         """Become the leader, adopt running programs, and continue with every unfinished job. Raise the errors
         of the ledger and the engine."""
@@ -192,6 +200,7 @@ class Controller:
         async for some in in_turns(await self._ledger.load_live(), _BLOCK_SIZE):
             for live in some:
                 self._jobs_of_jobs.add(live.job)
+                self._dependents.add(live.job)
                 if isinstance(live.job, Job):
                     self._track(LiveJob(live.job, live.generation, live.intents))
                     self._capacity.put(live.job)
@@ -202,6 +211,7 @@ class Controller:
         self._capacity.set_nodes(await self._ports.engine.capacity())
         await self._decisions.read_usage(self._reader)
         await self._decisions.read_orders(self._reader)
+        await self._dependents.report_earlier_ends()
         # List the jobs in their loaded state. A job that starts later may receive slots for its replicas
         # while the engine lists its allocations.
         adopted = [tracked.live.job for tracked in self._tracked.values()]
@@ -351,6 +361,7 @@ class Controller:
         try:
             for new in made:
                 self._capacity.admit(new.job)
+                self._dependents.add(new.job)
             for job in (new.job for new in made):
                 if job.creating_job is not None and self._jobs_of_jobs.admit(job.uid, job.creating_job):
                     counted.append(job.uid)
@@ -358,6 +369,7 @@ class Controller:
         except BaseException:
             for new in made:
                 self._capacity.forget_arrival(new.job.uid)
+                self._dependents.remove(new.job)
             for uid in counted:
                 self._jobs_of_jobs.remove(uid)
             raise
@@ -409,7 +421,7 @@ class Controller:
                 self.report(about_whom, event)
         if admitted is None:
             tracked.live = LiveJob(job, generation=1)
-            if self._steps.is_queue_long:
+            if self._steps.is_queue_long and not job.is_held:
                 # In a long queue, the reason for the wait is not added to the timeline. No further step is
                 # stored now.
                 self._act_on_state(tracked)
@@ -457,14 +469,16 @@ class Controller:
                 await settle_unknown(self._ports.engine, uid, mailbox.events)
                 return
             if not isinstance(live.job, Job):
+                ends = await self._dependents.ends_before(live.job)
                 cancels = self._jobs_of_jobs.cancels(live.job, self._now())
-                await self._parents.apply(live, (*mailbox.events, *cancels))
+                await self._parents.apply(live, (*mailbox.events, *ends, *cancels))
                 return
             loaded = LiveJob(live.job, live.generation, live.intents)
             if tracked is None:
                 tracked = self._track(loaded)
             tracked.live = loaded
-        await self._advance(tracked, mailbox.events)
+        ends = await self._dependents.ends_before(tracked.live.job)
+        await self._advance(tracked, [*mailbox.events, *ends])
 
     async def _advance(self, tracked: _Tracked, events: list[Event]) -> None:
         """Commit the results of the events. Then schedule the job, set its alarms, and execute its
@@ -528,6 +542,8 @@ class Controller:
         if commit.job.state.is_final:
             self._capacity.forget_arrival(commit.job.uid)
             self._jobs_of_jobs.remove(commit.job.uid)
+            self._dependents.remove(commit.job)
+            self._dependents.report_end(commit.job.uid, commit.job.state)
             self._notices.publish(commit.job.uid)
         else:
             self._notices.publish_soon(commit.job.uid)

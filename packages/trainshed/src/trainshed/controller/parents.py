@@ -9,19 +9,22 @@ reconciler of pipelines, and `tuning` contains the reconciler of tuning jobs.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from msgspec import Struct
 
 from trainshed.core import pipelines
 from trainshed.core.curves import Point
 from trainshed.core.errors import FailedPrecondition, NotFound, Unavailable
-from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
+from trainshed.core.lifecycle import timeline
+from trainshed.core.lifecycle.dependencies import end_dependency
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested, DependencyEnded, Event
 from trainshed.core.lifecycle.machine import Deadline, give_up_parent
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.states import JobState
+from trainshed.core.lifecycle.states import JobState, JobTrigger
 from trainshed.core.lifecycle.transition import WorkTransition
 from trainshed.core.names import JobUid
+from trainshed.core.pipeline_jobs import UNSERVED, PipelineJob
 from trainshed.core.pipelines import ModelVersion, Pipeline
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.tuning.machine import abandon, give_up
@@ -33,6 +36,7 @@ from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.models import Models
 from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.studies import Studies
+from trainshed.store.steps import Next, Reconciler, intents, last_intent
 from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.telemetry.lines import about
 
@@ -73,23 +77,6 @@ class ParentStores(Struct, frozen=True):
         return None
 
 
-class Next(Struct, frozen=True):
-    """The result of reconciling a tuning job or pipeline with its jobs."""
-
-    job: Work
-    #: The commit to store, or None without changes.
-    commit: Commit | None = None
-    #: Jobs to cancel after the commit is stored.
-    cancel: tuple[tuple[JobUid, CancelCause], ...] = ()
-    #: Times of the next reconciliations.
-    deadlines: tuple[Deadline, ...] = ()
-
-
-Reconciler = Callable[[LiveJob[Work], Sequence[Event]], Awaitable[Next]]
-"""Computes the next step of one tuning job or pipeline. It may read and compute for a long time, but writes
-nothing."""
-
-
 class Parents:
     """Reconciles tuning jobs and pipelines whenever one of their jobs has changed."""
 
@@ -113,9 +100,17 @@ class Parents:
         #: Number of successive failures to reconcile each tuning job or pipeline.
         self._failures: dict[JobUid, int] = {}
 
+    def add(self, reconcilers: Mapping[type[Work], Reconciler]) -> None:
+        """Add the reconcilers of an addition, before the first work is processed."""
+        self._reconcilers |= reconcilers
+
     async def apply(self, live: LiveJob[Work], events: Sequence[Event]) -> None:
-        """Reconcile a tuning job or pipeline, store the result, and wake and cancel its jobs. Raises
-        StaleCommit, and the errors of the reconciler."""
+        """Reconcile a tuning job or pipeline, store the result, and wake and cancel its jobs. A pipeline job
+        stays unchanged while its addition is not installed. Raises StaleCommit, and the errors of the
+        reconciler."""
+        if type(live.job) not in self._reconcilers:
+            about(log, live.job.uid).warning("%s waits: %s", live.job.name, UNSERVED.message)
+            return
         reconciled = await self._reconcile(live, events)
         made: tuple[NewWork, ...] = ()
         if reconciled.commit is not None:
@@ -124,6 +119,8 @@ class Parents:
         self._set_alarm(reconciled.job.uid, reconciled.deadlines)
         for new in made:
             self._wake(new.job.uid)
+        if live.job.is_held and not (reconciled.job.is_held or reconciled.job.state.is_final):
+            self._wake(live.job.uid)
         parent = reconciled.job.parent
         if parent is not None and reconciled.job.state is not live.job.state:
             self._wake(parent.uid)
@@ -136,6 +133,8 @@ class Parents:
         """Reconcile a tuning job or pipeline. After repeated failures, its jobs are cancelled, and it ends
         with the cause of the failure."""
         uid = live.job.uid
+        if live.job.is_held and not intents(live, events):
+            return end_dependencies(live, events, self._stores.now())
         try:
             reconciled = await self._reconcilers[type(live.job)](live, events)
         except (StaleCommit, Unavailable, OSError):
@@ -163,6 +162,10 @@ class Parents:
             case Pipeline():
                 jobs = [work.job]
                 ended, entries = give_up_parent(work, "Pipeline", cause, now)
+            case PipelineJob():
+                states = await self._stores.reader.child_states(work.uid)
+                jobs = [child for child, state in states.items() if not state.is_final]
+                ended, entries = give_up_parent(work, "Pipeline job", cause, now)
             case _:
                 raise TypeError(f"{work.name} is neither a tuning job nor a training pipeline")
         # The jobs are cancelled first, because the loop never processes a finished tuning job or pipeline
@@ -184,17 +187,19 @@ class Parents:
             self._wake(uid)
 
 
-def intents(live: LiveJob[Work], events: Sequence[Event]) -> tuple[CancelRequested, ...]:
-    """Return the cancels that a tuning job or pipeline has to apply. Other intents (stored requests) are
-    drills, which are faults that users order, and only jobs have them."""
-    wanted = (*(intent.event for intent in live.intents), *events)
-    return tuple(cancel for cancel in wanted if isinstance(cancel, CancelRequested))
-
-
-def last_intent(live: LiveJob[Work]) -> int:
-    """Return the number of the last stored intent of a tuning job or pipeline, or 0 without intents. The next
-    commit applies all intents up to this number."""
-    return live.intents[-1].seq if live.intents else 0
+def end_dependencies(live: LiveJob[Work], events: Sequence[Event], now: Nanos) -> Next:
+    """Return the next step of a tuning job or pipeline job that waits for other works and has not created a
+    job yet. A cancel is applied by its reconciler instead."""
+    transition = WorkTransition(live.job, now)
+    for event in events:
+        if isinstance(event, DependencyEnded) and (outcome := end_dependency(transition, event)):
+            transition.fire_job(JobTrigger.FAILED)
+            transition.change(outcome=outcome, error=outcome.error, ended=now)
+            transition.record(timeline.end(outcome, now))
+    step = transition.step()
+    changed = step.job is not live.job
+    commit = Commit(step.job, live.generation, step.timeline) if changed else None
+    return Next(step.job, commit)
 
 
 async def reconcile_pipeline(stores: ParentStores, live: LiveJob[Work], events: Sequence[Event]) -> Next:
@@ -205,7 +210,7 @@ async def reconcile_pipeline(stores: ParentStores, live: LiveJob[Work], events: 
     for cancel_request in intents(live, events):
         pipelines.cancel(transition, cancel_request)
     backing = await stores.work(pipeline.job)
-    assert not isinstance(backing, Pipeline)
+    assert not isinstance(backing, Pipeline | PipelineJob)
     pipelines.observe(transition, backing)
     model = None
     if backing is not None and backing.state is JobState.SUCCEEDED:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from trainshed.core.capacity import Waiting, WaitReason
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
+from trainshed.core.pipeline_jobs import PipelineJob
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.reservations import (
     PersistentResource,
@@ -169,7 +170,7 @@ class ReservedPools:
 
     def fault(self, work: Work) -> str | None:
         """Return an error if a new job or tuning job cannot run on its persistent resource, else None."""
-        if isinstance(work, Pipeline):
+        if isinstance(work, Pipeline | PipelineJob):
             return None
         spec = work.spec.trial if isinstance(work, TuningJob) else work.spec
         name = resource_of(work.name, spec)

@@ -9,6 +9,7 @@ from trainshed.controller.carrier import is_ready, preparation_message
 from trainshed.controller.decisions import Decisions
 from trainshed.controller.jobs_of_jobs import JobsOfJobs
 from trainshed.core.failure.rules import Counters
+from trainshed.core.lifecycle import timeline
 from trainshed.core.lifecycle.events import Event, NodeLeft, RuntimePrepared, TimelineEntry
 from trainshed.core.lifecycle.machine import give_up, step
 from trainshed.core.lifecycle.records import Job
@@ -80,16 +81,15 @@ class JobSteps:
         job = self._schedule(job, entries)
         if job.phase is AttemptState.PREPARING:
             job = self._prepare(live.job, job, entries)
-        is_new = live.generation == 1 and job.attempt == 0 and not entries and job.outcome is None
+        is_new = live.generation == 1 and not entries
+        is_new = (is_new or live.job.is_held) and job.attempt == 0 and job.outcome is None
         # Not in a long queue, where each job would need a commit for little information. Responses about a
         # job always contain the reason.
         waiting = (
             self._capacity.explain_wait(job.uid, self._now()) if is_new and not self.is_queue_long else None
         )
         if waiting is not None:
-            message = "; ".join(filter(None, (waiting.message, waiting.hint)))
-            details = {"reason": waiting.reason.value, "blockers": list(waiting.blockers)}
-            entries.append(TimelineEntry(self._now(), "waiting", message, details))
+            entries.append(timeline.waiting_for(waiting, self._now()))
         return job, tuple(entries)
 
     def _leave(self, job: Job, lost: Collection[ReplicaId], entries: list[TimelineEntry]) -> Job:
@@ -150,9 +150,9 @@ def count_step(meters: Meters, before: Job, after: Job, now: Nanos) -> None:
     """Update the meters for a stored step. `now`: ns since the epoch."""
     api = after.name.api.value
     if before.phase is AttemptState.WAITING and after.is_placed:
-        meters.waits.observe((now - max(before.created, before.not_before)) / 1e9, api)
+        meters.waits.observe((now - max(after.eligible, before.not_before)) / 1e9, api)
     if not before.started and after.started:
-        meters.starts.observe((after.started - after.created) / 1e9, api)
+        meters.starts.observe((after.started - after.eligible) / 1e9, api)
     if after.state.is_final and not before.state.is_final:
         rule = after.outcome.rule if after.outcome else ""
         meters.ends[api, after.state.value, rule] += 1

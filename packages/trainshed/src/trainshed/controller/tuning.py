@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from trainshed.controller.measurements import Curves, known_metrics, of_lines, of_summaries, thin_out
-from trainshed.controller.parents import Next, ParentStores, intents, last_intent
+from trainshed.controller.parents import ParentStores
 from trainshed.core.lifecycle.events import Event, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
@@ -25,6 +25,7 @@ from trainshed.core.tuning.trial_jobs import start_trials
 from trainshed.core.works import Work
 from trainshed.eventloop.background import begin as begin_task
 from trainshed.store.port import Commit, LiveJob, NewWork
+from trainshed.store.steps import Next, intents, last_intent
 from trainshed.studies.port import AdvisorFailed, Proposals, TrialData, trial_data
 from trainshed.telemetry.lines import about
 

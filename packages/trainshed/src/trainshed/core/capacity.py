@@ -78,6 +78,8 @@ class WaitReason(enum.StrEnum):
     REPLICA_LIMIT = "replica_limit"
     #: Other jobs come first because of their priority, fair share, age or reserved capacity.
     POLICY = "policy"
+    #: Other jobs must finish first (spec/lifecycle#dependencies).
+    JOB = "job"
     #: The job is waiting for the end of the pause before its next attempt.
     BACK_OFF = "back_off"
     #: All suitable nodes are unavailable, for example because they are drained or do not respond.
@@ -99,7 +101,7 @@ class Waiting(Struct, frozen=True):
     message: str
     #: An action after which the job can start, such as raising a quota. None if no action is known.
     hint: str | None = None
-    #: Names of at most five jobs that use the missing capacity.
+    #: Names of at most five jobs that use the missing capacity, or that must finish first.
     blockers: tuple[str, ...] = ()
     #: The job's position in the cluster's own queue (1 = next), or None if unknown or not in a queue.
     position: int | None = None

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from msgspec import Struct, field
 
+from trainshed.core.dependencies import AFTER_LABEL
 from trainshed.core.names import Api
 from trainshed.core.packages import COPY_LABEL
 from trainshed.core.units import Nanos
@@ -35,9 +36,12 @@ _COPY: Final = re.compile(r"_copy\d+$")
 
 
 def copy_of(api: Api, job: Mapping[str, Any], now: Nanos, uid: str) -> dict[str, Any]:
-    """Return the request that creates a copy of a job, with the same package contents. `now`: the time in
-    nanoseconds, from which a unique id is formed. `uid`: the uid of the existing job."""
+    """Return the request that creates a copy of a job, with the same package contents and without its
+    dependencies. `now`: the time in nanoseconds, from which a unique id is formed. `uid`: the uid of the
+    existing job."""
     fresh = {key: copy.deepcopy(job[key]) for key in INPUTS if job.get(key)}
+    if fresh.get("labels", {}).pop(AFTER_LABEL, None) and not fresh["labels"]:
+        del fresh["labels"]
     if _PACKAGES.search(json.dumps(fresh)):
         fresh["labels"] = {**fresh.get("labels", {}), COPY_LABEL: uid}
     if api is Api.ML:
@@ -71,6 +75,25 @@ def collection_of(api: Api, job: Mapping[str, Any], project: str, region: str) -
     elif any(key in job for key in _SEARCHES):
         kind = "hyperparameterTuningJobs"
     return f"{place}/locations/{quote(region, safe='')}/{kind}"
+
+
+RETRY_LABEL: Final = "trainshed-retry-of"
+"""Label of a retry: the ID of the original pipeline job, or its uid if the ID is longer than a label."""
+_MAX_LABEL: Final = 63
+"""Maximum length of a label's value in characters."""
+RUN_INPUTS: Final = (
+    *("displayName", "pipelineSpec", "labels", "runtimeConfig", "serviceAccount", "network"),
+    *("reservedIpRanges", "templateUri"),
+)
+"""The fields of a pipeline job that clients set."""
+
+
+def retry_of(job: Mapping[str, Any], uid: str) -> dict[str, Any]:
+    """Return the request that runs a pipeline job again, and uses the outputs of its tasks that succeeded."""
+    job_id = str(job["name"]).rpartition("/")[2]
+    label = job_id if len(job_id) <= _MAX_LABEL else uid
+    inputs = {name: job[name] for name in RUN_INPUTS if job.get(name)}
+    return {**inputs, "labels": {**job.get("labels", {}), RETRY_LABEL: label}}
 
 
 class Run(Struct, frozen=True):

@@ -31,6 +31,7 @@ class Collection(enum.StrEnum):
     CUSTOM_JOBS = "customJobs"
     TUNING_JOBS = "hyperparameterTuningJobs"
     PIPELINES = "trainingPipelines"
+    PIPELINE_JOBS = "pipelineJobs"
 
 
 _VERTEX_JOB = re.compile(rf"projects/([^/]+)/locations/([^/]+)/({'|'.join(Collection)})/([^/]+)")

@@ -91,3 +91,18 @@ class RuntimeCatalog(Protocol):
         """Return the runtime that is most similar to an `ml` runtimeVersion, or the service's default for ""
         (spec/submit#defaults). The caller must have validated the two versions with `core.catalog`."""
         ...
+
+
+class ServiceCatalog(RuntimeCatalog, Protocol):
+    """The runtimes of a service, also by family."""
+
+    def for_family(
+        self, family: str, version: str | None = None, python: str | None = None
+    ) -> RuntimeChoice | RuntimeRefusal:
+        """Return a family's release of a version on a Python, or the nearest available one. None selects the
+        newest version, or the preferred Python."""
+        ...
+
+    def is_mapped(self, image_uri: str) -> bool:
+        """Return whether the operator's image map has an entry for the image."""
+        ...

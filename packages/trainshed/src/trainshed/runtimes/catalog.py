@@ -234,6 +234,10 @@ class LocalCatalog:
         candidate = newest(sheet, self._pythons, version, parse_minor(python))
         return _choice(sheet, candidate) if candidate else RuntimeRefusal(_no_interpreter(sheet, version))
 
+    def is_mapped(self, image_uri: str) -> bool:
+        """Return whether the operator's image map has an entry for the image."""
+        return self._entry_of(image_uri) is not None
+
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
         """Return the runtime for an image (spec/runtimes#substitutes). The first rule that applies decides:
 

@@ -295,7 +295,7 @@ def gang_state(job: Job, before: GangState | None, policy: Policy) -> GangState:
     if not job.is_placed:
         return GangState(
             demand,
-            waiting_since=max(job.created, job.not_before),
+            waiting_since=max(job.eligible, job.not_before),
             not_before=job.not_before,
             leaving=job.outcome is not None,
         )

@@ -140,6 +140,9 @@ class App:
         )
         self.controller = _build_controller(basics, stores, self.runtimes, tracking, self.outbox)
         self.services = _build_services(basics, stores, self, links, tracking)
+        for addition in self.additions.values():
+            if addition.reconcilers is not None:
+                self.controller.add_reconcilers(addition.reconcilers(self.services, self.registry))
         self.retention = RetentionTimer(
             parse_age(settings.retention_jobs) if settings.retention_jobs else 0,
             store.reader,

@@ -13,7 +13,7 @@ from trainshed.buckets.admission import admit
 from trainshed.buckets.callers import Caller
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.disk.tree import encode_segment
-from trainshed.buckets.errors import BucketsError, InvalidRequest, NotFound, no_such_bucket
+from trainshed.buckets.errors import BucketsError, Forbidden, InvalidRequest, NotFound, no_such_bucket
 from trainshed.buckets.names import parse_gs_uri
 from trainshed.buckets.port import ObjectRecord, ObjectRef
 from trainshed.core import errors
@@ -63,6 +63,13 @@ class BucketAdapter:
             self._store.write_probe(bucket, prefix)
         except BucketsError as failure:
             raise ValueError(str(failure)) from None
+
+    def make_directory(self, uri: str) -> None:
+        """Create the directory of a gs:// URI. Raises FailedPrecondition if that is not possible."""
+        try:
+            self._store.make_directory(*parse_gs_uri(uri))
+        except BucketsError as failure:
+            raise errors.FailedPrecondition(str(failure)) from failure
 
     def last_written(self, uri: str) -> Nanos | None:
         """Return the time of the last write below the URI; 0 = no object exists, None = unknown."""
@@ -146,6 +153,8 @@ def _reading(uri: str) -> Generator[None]:
         yield
     except (NotFound, InvalidRequest) as failure:
         raise FileNotFoundError(f"{uri} cannot be read: {failure}") from None
+    except Forbidden as failure:
+        raise PermissionError(f"{uri} cannot be read: {failure}") from None
     except BucketsError as failure:
         raise OSError(f"{uri} cannot be read: {failure}") from None
 

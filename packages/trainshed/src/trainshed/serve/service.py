@@ -8,6 +8,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -213,6 +214,13 @@ class Service:
         self._app.idling.start()
         self._watching.keep(self._bootstrap.store.watch, "watching the files of the database")
         self._watching.keep(self._bootstrap.access.write_uses, "noting which tokens are used")
+        services, registry = self._app.services, self._app.registry
+        for name, addition in self._app.additions.items():
+            if addition.background is not None:
+                self._watching.keep(
+                    partial(addition.background, services, registry),
+                    f"running the background task of the addition {name!r}",
+                )
         self._app.runtimes.search()
 
     async def _stop_background_tasks(self) -> None:

@@ -21,6 +21,7 @@ from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, Collection, JobName
+from trainshed.core.pipeline_jobs import PipelineJob
 from trainshed.core.pipelines import ModelEvaluation, ModelVersion, Pipeline
 from trainshed.core.reservations import PersistentResource
 from trainshed.core.study.records import Measurement, Study, Trial
@@ -78,12 +79,14 @@ class WorkKind(enum.StrEnum):
     JOB = "job"
     TUNING = "tuning"
     PIPELINE = "pipeline"
+    PIPELINE_JOB = "pipeline_job"
 
 
 WORK_KINDS: Final[dict[type[Work], WorkKind]] = {
     Job: WorkKind.JOB,
     TuningJob: WorkKind.TUNING,
     Pipeline: WorkKind.PIPELINE,
+    PipelineJob: WorkKind.PIPELINE_JOB,
 }
 _encoder = msgspec.json.Encoder()
 _works = {kind: msgspec.json.Decoder(work) for work, kind in WORK_KINDS.items()}
@@ -135,6 +138,7 @@ KINDS = {
     Collection.CUSTOM_JOBS: WorkKind.JOB,
     Collection.TUNING_JOBS: WorkKind.TUNING,
     Collection.PIPELINES: WorkKind.PIPELINE,
+    Collection.PIPELINE_JOBS: WorkKind.PIPELINE_JOB,
 }
 """The kind of record (job, tuning job or pipeline) in each collection of the Vertex API."""
 

@@ -3,6 +3,7 @@ tuning jobs and pipelines by their columns, without reading records (ADR 3). `sq
 the methods."""
 
 import enum
+from collections.abc import Mapping
 from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
@@ -125,11 +126,20 @@ class NodeDrain(Struct, frozen=True):
     reason: str = ""
 
 
+class Write(Struct, frozen=True):
+    """An SQL statement that changes the tables of an addition, and its named parameters."""
+
+    sql: str
+    parameters: Mapping[str, int | float | str | bytes | None]
+
+
 class NewWork(Struct, frozen=True):
     """A new job, tuning job or pipeline, and the first entries of its timeline."""
 
     job: Work
     timeline: tuple[TimelineEntry, ...] = ()
+    #: Writes of an addition that are executed in the same transaction.
+    writes: tuple[Write, ...] = ()
 
 
 class Commit(Struct, frozen=True):
@@ -157,6 +167,8 @@ class Commit(Struct, frozen=True):
     #: Records of machine use that ended in this step, because the job released machines. They are kept for
     #: 400 days, even if the job is deleted.
     uses: tuple[Use, ...] = ()
+    #: Writes of an addition that are executed in the same transaction.
+    writes: tuple[Write, ...] = ()
 
 
 class JobQuery(Struct, frozen=True):

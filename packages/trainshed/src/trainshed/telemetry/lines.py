@@ -47,7 +47,13 @@ def about(
     return _About(log, fields)
 
 
-OWN_DISTRIBUTIONS: Final = ("trainshed", "trainshed_cluster", "trainshed_console", "trainshed_tracking")
+OWN_DISTRIBUTIONS: Final = (
+    "trainshed",
+    "trainshed_cluster",
+    "trainshed_console",
+    "trainshed_pipelines",
+    "trainshed_tracking",
+)
 """Names of the service's own distribution packages."""
 
 

@@ -19,11 +19,12 @@ from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.views import V1, message
 from trainshed.api.calls.call import Call, Handler, Handlers, public_field
 from trainshed.api.calls.errors import install_command
-from trainshed.api.calls.paging import list_jobs, page_size
+from trainshed.api.calls.paging import SCAN_LIMIT, Listing, Page, list_jobs, page_size, read_all
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.registry import Checks
 from trainshed.api.calls.services import Services, Spec
 from trainshed.api.filters.jobs import NO_ADDITIONAL_FIELDS, AdditionalFields, States, compile_job_filter
+from trainshed.api.filters.matching import matches_all
 from trainshed.api.resources.jobs import (
     RESOURCE_NAMES,
     add_to_trials,
@@ -64,6 +65,21 @@ _TRACKING_FIELDS: Final = {
 """Request fields that refer to resources of the tracking addition, by their JSON keys."""
 
 
+_ORDERED: Final = Listing[Work](
+    noun="jobs",
+    texts={},
+    orders={
+        "create_time": lambda work: work.created,
+        "start_time": lambda work: work.started or 0,
+        "end_time": lambda work: work.ended or 0,
+        "update_time": lambda work: work.updated,
+    },
+    page=_PAGE_SIZE,
+    max_page=_PAGE_SIZE,
+)
+"""Lists of jobs in another order than newest first. They are read completely (`read_all`)."""
+
+
 class JobKind(Struct, Generic[W], frozen=True):
     """The public methods of a collection of jobs or pipelines."""
 
@@ -92,16 +108,25 @@ def handlers(kind: JobKind[W], create: Handler) -> Handlers:
         parent = known_location(request.parent)
         size = page_size(request.page_size, default=_PAGE_SIZE, maximum=_PAGE_SIZE)
         scope = parent.project_id, Api.VERTEX, parent.location
-        page = await list_jobs(
-            call.services.reader,
-            JobQuery(*scope, limit=size, collection=collection),
-            job_filter,
-            token=request.page_token,
-            question=(collection, str(parent), request.filter),
-        )
-        works = [with_link(call.services, require_kind(work, kind.record)) for work, _ in page.jobs]
+
+        async def read(limit: int, token: str) -> Page:
+            return await list_jobs(
+                call.services.reader,
+                JobQuery(*scope, limit=limit, collection=collection),
+                job_filter,
+                token=token,
+                question=(collection, str(parent), request.filter),
+            )
+
+        if " ".join(getattr(request, "order_by", "").split()) in ("", "create_time desc"):
+            page = await read(size, request.page_token)
+            works, next_token = [work for work, _ in page.jobs], page.next_token
+        else:
+            jobs = await read_all(lambda token: read(SCAN_LIMIT, token))
+            works, next_token = await _ORDERED.page_of(jobs, request, str(parent), matches_all)
+        works = [with_link(call.services, require_kind(work, kind.record)) for work in works]
         shown = [await kind.view(call, work, True) for work in works]
-        answer = {f"{snake_case(noun)}s": shown, "next_page_token": page.next_token}
+        answer = {f"{snake_case(noun)}s": shown, "next_page_token": next_token}
         return message(f"List{noun}sResponse", **answer)
 
     async def cancel(call: Call, request: Any) -> Message:

@@ -169,6 +169,8 @@ def _metadata(record: Operation) -> Any:
             method = answer.removesuffix("Response")
             if method == answer:
                 method = f"{verb}{answer}"
+            if method.startswith("BatchDelete"):
+                method = "Delete"
             return message(f"{method}OperationMetadata")
         case OperationKind.IMPORT:
             return message("ImportDataOperationMetadata")

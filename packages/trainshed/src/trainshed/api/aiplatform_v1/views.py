@@ -57,10 +57,10 @@ def custom_job(record: Job) -> Message:
 def set_custom_job_outputs(view: Any, record: Job) -> None:
     """Set the output fields and the current labels of a CustomJob that already contains its input fields."""
     view.state = _STATE_NAMES[record.state]
-    _set_common_outputs(view, record)
+    set_common_outputs(view, record)
 
 
-def _set_common_outputs(view: Any, work: Work) -> None:
+def set_common_outputs(view: Any, work: Work) -> None:
     """Set the output fields that custom jobs, tuning jobs and pipelines share. The state is not one of them,
     because its values differ."""
     view.name = str(work.name)
@@ -102,7 +102,7 @@ def set_tuning_outputs(
     """Set the output fields and the current labels of a HyperparameterTuningJob that already contains its
     input fields. `trials`: in ascending order of their numbers."""
     view.state = _STATE_NAMES[record.state]
-    _set_common_outputs(view, record)
+    set_common_outputs(view, record)
     study = StudyName(record.name.project_id, record.name.location, str(record.study))
     for trial in trials:
         job = sibling_name(record.name, trial.job, Collection.CUSTOM_JOBS)
@@ -112,7 +112,7 @@ def set_tuning_outputs(
 def training_pipeline(record: Pipeline) -> Message:
     view: Any = wire_json.from_public(f"{V1}.TrainingPipeline", json.loads(record.public_json))
     view.state = f"PIPELINE_{_STATE_NAMES[record.state].removeprefix('JOB_')}"
-    _set_common_outputs(view, record)
+    set_common_outputs(view, record)
     for key, name in _backing_jobs(record):
         view.training_task_metadata.struct_value.fields[key].string_value = name
     if record.model:

@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Generic, TypeVar
 
@@ -167,6 +167,23 @@ async def list_jobs(
         if scanned >= SCAN_LIMIT:
             break
     return Page(tuple(passing_jobs), encode_token(str(after), *question))
+
+
+async def read_all(read: Callable[[str], Awaitable[Page]]) -> list[Work]:
+    """Return the jobs of all pages, newest first. `read` returns the page of a token. Raises InvalidRequest
+    if there are more than SCAN_LIMIT jobs, because sorting a long history would delay other requests."""
+    jobs: list[Work] = []
+    token = ""
+    while len(jobs) <= SCAN_LIMIT:
+        page = await read(token)
+        jobs += [work for work, _ in page.jobs]
+        if not (token := page.next_token):
+            return jobs
+    text = (
+        f"More than {SCAN_LIMIT:,} jobs match the filter, which is too many to sort. Add a condition such as "
+        'create_time>"2026-01-31T00:00:00Z" to the filter, or omit order_by.'
+    )
+    raise InvalidRequest((Violation("order_by", text),))
 
 
 def _invalid_token() -> InvalidRequest:

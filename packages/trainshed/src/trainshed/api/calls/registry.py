@@ -38,6 +38,9 @@ _JOB_CREATION_METHODS: Final = frozenset(
         "google.cloud.aiplatform.v1.JobService.CreateCustomJob",
         "google.cloud.aiplatform.v1.JobService.CreateHyperparameterTuningJob",
         "google.cloud.aiplatform.v1.PipelineService.CreateTrainingPipeline",
+        "google.cloud.aiplatform.v1.PipelineService.CreatePipelineJob",
+        "google.cloud.aiplatform.v1.ScheduleService.CreateSchedule",
+        "google.cloud.aiplatform.v1.ScheduleService.UpdateSchedule",
         "google.cloud.ml.v1.JobService.CreateJob",
     }
 )

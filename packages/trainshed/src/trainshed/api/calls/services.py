@@ -21,7 +21,7 @@ from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.reservations import Change, PersistentResource, PersistentResourceName, Used
-from trainshed.core.runtime import RuntimeCatalog
+from trainshed.core.runtime import ServiceCatalog
 from trainshed.core.study.records import MAX_TRIALS, StudyUid
 from trainshed.core.study.spec import StudySpec
 from trainshed.core.terminals import Terminals
@@ -115,6 +115,11 @@ class BucketProbe(Protocol):
     def has_object(self, uri: str) -> bool:
         """Whether an object matches a gs:// URI, which may contain wildcards such as `*`. May block for a
         long time, so it must be called in a thread."""
+        ...
+
+    def make_directory(self, uri: str) -> None:
+        """Create the directory of a gs:// URI, so that programs can write files to it. Must be called in a
+        thread. Raises FailedPrecondition if that is not possible."""
         ...
 
     def last_written(self, uri: str) -> Nanos | None:
@@ -303,7 +308,7 @@ class Services(Struct, frozen=True):
     access: AccessKeeper
     logs: LogReader
     notices: Notices
-    runtimes: RuntimeCatalog
+    runtimes: ServiceCatalog
     buckets: BucketProbe
     #: Returns the current time in nanoseconds since the epoch.
     now: Callable[[], int]

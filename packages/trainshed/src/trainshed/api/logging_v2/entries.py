@@ -45,6 +45,7 @@ from trainshed.core.names import (
     log_task_name,
     project_number,
 )
+from trainshed.core.pipeline_jobs import PipelineJob
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
@@ -383,12 +384,13 @@ async def audit_entries(call: Call, project: str, span: Span, max_rows: int) -> 
 
 async def job_entries(services: Services, job: Work, span: Span) -> AsyncIterator[Entry]:
     """Yield all entries of a job in `span`: the service's own lines, merged with the lines of the replicas.
-    For a tuning job, these are the replicas of its trials."""
+    For a tuning job or pipeline job, these are the replicas of
+    its jobs."""
     sources: list[AsyncIterator[Entry]] = []
     match job:
         case Job():
             programs = (job,)
-        case TuningJob():
+        case TuningJob() | PipelineJob():
             children = await services.reader.children(job.uid)
             programs = tuple(c for c in children if isinstance(c, Job) and span.includes(c))
         case Pipeline():

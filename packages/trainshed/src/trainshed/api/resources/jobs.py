@@ -36,6 +36,7 @@ from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Timeli
 from trainshed.core.lifecycle.records import Actor, Job
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api, Collection, JobName, JobUid, ReplicaId, log_task_name
+from trainshed.core.pipeline_jobs import PipelineJob
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
@@ -48,6 +49,7 @@ RESOURCE_NAMES: Final[Mapping[Collection, str]] = {
     Collection.CUSTOM_JOBS: "CustomJob",
     Collection.TUNING_JOBS: "HyperparameterTuningJob",
     Collection.PIPELINES: "TrainingPipeline",
+    Collection.PIPELINE_JOBS: "PipelineJob",
 }
 """The noun for a resource of each collection, as in public error texts."""
 
@@ -137,7 +139,12 @@ async def find_job(reader: Reader, target: str) -> tuple[Job, str]:
             ) from None
     if isinstance(work, Job):
         return work, etag
-    assert isinstance(work, TuningJob), "the job of a pipeline is not a pipeline job"
+    if isinstance(work, PipelineJob):
+        raise FailedPrecondition(
+            f"{work.name} is a pipeline job, and only the jobs of its tasks have replicas. List them with "
+            f"`trainshed pipelines describe {work.name.job_id}`."
+        )
+    assert isinstance(work, TuningJob), "the job of a pipeline is not a pipeline"
     raise FailedPrecondition(
         f"{work.name} is a tuning job, and only the jobs of its trials have replicas. "
         f"{await _trial_job_advice(reader, work)}"

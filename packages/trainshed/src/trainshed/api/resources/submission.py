@@ -15,17 +15,21 @@ from trainshed.access.principals import Principal
 from trainshed.api.calls.impersonation import actor_of
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import BucketProbe, ContentDigest, Services
+from trainshed.api.resources.dependencies import find_dependencies
 from trainshed.api.resources.jobs import find_by_uid, has_dashboard, has_web_access
+from trainshed.core.dependencies import AFTER_LABEL, Dependency, explain_dependencies, parse_after
 from trainshed.core.environment import service_account
 from trainshed.core.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable, Violation
 from trainshed.core.job import JobDraft, JobSpec, WorkerPool
 from trainshed.core.launch import STALL_LABEL, WARM_LABEL
+from trainshed.core.lifecycle import timeline
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import OUTLIVES_LABEL, Actor, Job, Parent
 from trainshed.core.names import Api, Collection, JobName, JobUid, default_bucket
 from trainshed.core.notifications import LABEL as NOTIFY_LABEL
 from trainshed.core.notifications import targets_of
 from trainshed.core.packages import COPY_LABEL, JobPackage, digest_in
+from trainshed.core.pipeline_jobs import PipelineJob
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.reservations import fault_of_job, resource_of
 from trainshed.core.specs.syntax import bucket_path_fault
@@ -34,7 +38,7 @@ from trainshed.core.terminals import HIGHEST, PAGES_LABEL, are_pages
 from trainshed.core.tuning.records import TuningJob, TuningSpec
 from trainshed.core.units import Bytes, Nanos
 from trainshed.core.works import Work
-from trainshed.store.port import NewWork
+from trainshed.store.port import NewWork, Write
 from trainshed.store.sqlite.reader import Reader
 from trainshed.wire.json import compact_text
 
@@ -54,6 +58,11 @@ _LABELS: Final[Mapping[str, tuple[Callable[[str], object], str]]] = {
     ),
     WARM_LABEL: (_match_on_off, "is neither on nor off. Without the label, the setting warm_starts applies."),
     OUTLIVES_LABEL: (_match_on_off, "is neither on nor off. The default is off."),
+    AFTER_LABEL: (
+        parse_after,
+        "is not JOB, JOB_succeeded or JOB_finished, with __ between several. JOB is the UID of a job, or the "
+        "ID of an ml job in lower case.",
+    ),
     PAGES_LABEL: (
         are_pages,
         "is not NAME or NAME-PORT, with _ between several. Names contain lower-case letters and digits and "
@@ -153,26 +162,44 @@ def compact_json(public: Mapping[str, Any], without: Container[str] = _SEPARATE_
     return public_json
 
 
-async def store_works(services: Services, principal: Principal, *works: Work) -> None:
+async def store_works(
+    services: Services, principal: Principal, *works: Work, writes: tuple[Write, ...] = ()
+) -> None:
     """Store new jobs, tuning jobs and pipelines in one transaction, with their creator and pinned packages.
-    Create the default bucket of their project if necessary, and notify the controller.
+    Create the default bucket of their project if necessary, and notify the controller. `writes`: writes of an
+    addition for the last work.
 
-    Raises AlreadyExists, InvalidRequest for invalid labels, the errors of `pin_packages` and of
-    `Intake.create`, and Unavailable if the service is stopping.
+    The label `trainshed-after` of a pipeline applies to its job. Raises AlreadyExists, InvalidRequest for
+    invalid labels, the errors of `pin_packages` and of `Intake.create`, and Unavailable if the service is
+    stopping.
     """
     if services.closing.is_set():
         raise Unavailable(
             "The service is stopping and accepts no new jobs. Submit the job again after its restart."
         )
+    for work in works:
+        check_labels(services, work.labels)
+    project, labels = works[0].name.project_id, works[0].labels
+    dependencies = await find_dependencies(services, principal, project, labels)
     new_works: list[NewWork] = []
     creator = await actor_of(services.reader, principal)
     for work in works:
-        check_labels(services, work.labels)
-        new = replace(await pin_packages(services, work), creator=creator)
-        new_works.append(NewWork(new, _first_entries(new, creator)))
+        own = () if isinstance(work, Pipeline) else dependencies
+        new_works.append(await new_work(services, work, creator, own))
+    new_works[-1] = replace(new_works[-1], writes=writes)
     for project in {work.name.project_id for work in works}:
         await require_default_bucket(services, project)
     await services.create(*new_works)
+
+
+async def new_work(
+    services: Services, work: Work, creator: Actor, dependencies: tuple[Dependency, ...] = ()
+) -> NewWork:
+    """Return a new work with pinned packages and the first entries of its timeline. Raises the errors of
+    `pin_packages`."""
+    pinned = await pin_packages(services, work)
+    new = replace(pinned, creator=creator, dependencies=dependencies)
+    return NewWork(new, _first_entries(new, creator))
 
 
 async def require_default_bucket(services: Services, project: str) -> None:
@@ -255,9 +282,15 @@ def _first_entries(work: Work, creator: Actor) -> tuple[TimelineEntry, ...]:
             words = f"a {work.spec.task}"
             facts = {"job": int(work.job)}
             notices = ()
+        case PipelineJob():
+            words, facts = f"a run of the pipeline {work.template}", {}
+            notices = tuple(TimelineEntry(work.created, "notice", text) for text in work.notices)
         case _:
             assert_never(work)
     creator_facts = {"creator_job": str(creator.job.name)} if creator.job is not None else {}
+    if work.dependencies:
+        waiting = timeline.waiting_for(explain_dependencies(work.dependencies), work.created)
+        notices = (*notices, waiting)
     created = TimelineEntry(
         work.created,
         "created",
@@ -323,8 +356,8 @@ async def pin_packages(services: Services, work: Work) -> Work:
     Raises FailedPrecondition if a package does not have the digest in its path, or the digest that it has in
     the copied job. Raises InvalidRequest if the copied job does not exist.
     """
-    if isinstance(work, Pipeline):
-        return work  # The job of a pipeline is stored separately, and its packages are pinned then.
+    if isinstance(work, Pipeline | PipelineJob):
+        return work  # The jobs of a pipeline are stored separately, and their packages are pinned then.
     spec = work.spec if isinstance(work, Job) else work.spec.trial
     uris = tuple(dict.fromkeys(uri for pool in spec.pools for uri in pool.program.package_uris))
     if not uris:
@@ -384,7 +417,7 @@ async def _copied_digests(reader: Reader, work: Job | TuningJob) -> Digests:
             old, _ = await reader.job_by_uid(old.job)
     except NotFound:
         old = None
-    if old is None or isinstance(old, Pipeline) or old.name.project_id != work.name.project_id:
+    if old is None or isinstance(old, Pipeline | PipelineJob) or old.name.project_id != work.name.project_id:
         wrong = (
             f"The job {text!r} does not exist in the project {work.name.project_id}. Remove the label: the "
             "job then uses the current packages."

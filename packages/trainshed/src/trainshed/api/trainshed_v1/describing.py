@@ -1,7 +1,9 @@
 """Describes the current state of a job, tuning job or pipeline: once, or after each change."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
+from itertools import islice
 from typing import Any, Final, assert_never
 
 from msgspec import Struct, structs
@@ -18,10 +20,12 @@ from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.streams import KEEP_ALIVE_LINE, line
 from trainshed.api.trainshed_v1.views import pipeline_view, trial_view, tuning_view
 from trainshed.core.capacity import Waiting, WaitReason
+from trainshed.core.dependencies import explain_dependencies
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobUid
+from trainshed.core.pipeline_jobs import PipelineJob
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import Trial
 from trainshed.core.tuning.records import TuningJob
@@ -30,6 +34,8 @@ from trainshed.wire import json as wire_json
 from trainshed.wire.trainshed_v1 import jobs as records
 
 _STARTING: Final = frozenset({JobState.QUEUED, JobState.PREPARING})
+_MAX_CHILDREN: Final = 20
+"""Maximum number of unfinished jobs of a pipeline job whose states are read for its description."""
 
 
 class WorkState(Struct, frozen=True):
@@ -59,6 +65,8 @@ async def read_state(services: Services, uid: JobUid) -> WorkState:
 async def state_of(services: Services, work: Work) -> WorkState:
     """Return the current state of a job, tuning job or pipeline whose record was just read."""
     work = with_link(services, work)
+    if work.is_held:
+        return WorkState(work, explain_dependencies(work.dependencies))
     match work:
         case Job():
             waiting = None if work.state.is_final else services.capacity.explain_wait(work.uid)
@@ -67,6 +75,10 @@ async def state_of(services: Services, work: Work) -> WorkState:
             children = [trial.job for trial in work.running]
         case Pipeline():
             children = [work.job]
+        case PipelineJob():
+            states = await services.reader.child_states(work.uid)
+            live = (uid for uid, state in states.items() if not state.is_final)
+            children = list(islice(live, _MAX_CHILDREN))
         case _:
             assert_never(work)
     child_states: list[WorkState] = []
@@ -76,7 +88,7 @@ async def state_of(services: Services, work: Work) -> WorkState:
         except NotFound:
             continue
     waiting = None
-    if isinstance(work, Pipeline) or not work.started:
+    if isinstance(work, Pipeline | PipelineJob) or not work.started:
         waiting = next((child.waiting for child in child_states if child.waiting), None)
     return WorkState(work, waiting, tuple(child_states))
 
@@ -114,6 +126,10 @@ async def describe_work(
                 pipeline=pipeline_view(work, name, state),
                 child=await describe_work(services, principal, child) if child else None,
             )
+        case PipelineJob():
+            return structs.replace(
+                await _common(services, work_state), pipeline_job=views.pipeline_job_view(work)
+            )
         case _:
             assert_never(work)
 
@@ -138,17 +154,23 @@ async def waiting_reasons(services: Services, work_state: WorkState) -> list[str
     """Return the reasons why a job, tuning job or pipeline waits. For a tuning job, these are the reasons of
     its first trial that is not running."""
     work = work_state.work
+    if work.is_held and work_state.waiting is not None:
+        return [work_state.waiting.message]
     match work:
         case Job():
             if work.state not in _STARTING or work_state.waiting is not None:
                 return views.waiting_texts(work, (), work_state.waiting)
             timeline = await services.reader.timeline(work.uid)
             return views.waiting_texts(work, timeline, None)
-        case TuningJob():
+        case TuningJob() | PipelineJob():
             for child in work_state.children:
                 if child.work.state in _STARTING and (texts := await waiting_reasons(services, child)):
                     parent = child.work.parent if isinstance(child.work, Job) else None
-                    return [f"Trial {parent.trial}: {texts[0]}", *texts[1:]] if parent else texts
+                    if parent is None or not parent.trial:
+                        return [f"{child.work.display_name}: {texts[0]}", *texts[1:]]
+                    return [f"Trial {parent.trial}: {texts[0]}", *texts[1:]]
+            if isinstance(work, PipelineJob):
+                return []
             if not work_state.children and not work.state.is_final and work.outcome is None:
                 return ["Waiting for the next trial suggestion."]
             return []
@@ -192,6 +214,8 @@ async def resource_of(services: Services, work: Work, etag: str) -> dict[str, An
             )
         case Pipeline():
             return wire_json.to_public(vertex.training_pipeline(work))
+        case PipelineJob():
+            return json.loads(work.public_json) | {"name": str(work.name)}
         case _:
             assert_never(work)
 

@@ -13,12 +13,14 @@ from trainshed.api.calls.call import Call
 from trainshed.api.calls.checks import with_check_violations
 from trainshed.api.calls.impersonation import actor_of, reject_escalation, texts_of
 from trainshed.api.calls.project_names import projects_known_to, replace_project_numbers
+from trainshed.api.resources.dependencies import find_dependencies
 from trainshed.api.resources.jobs import require_kind
 from trainshed.api.resources.submission import check_labels, new_job
 from trainshed.api.trainshed_v1.call import JsonCall, project_fault
 from trainshed.api.trainshed_v1.views import waiting_view
-from trainshed.core.capacity import Preflight
+from trainshed.core.capacity import Preflight, WaitReason
 from trainshed.core.copies import collection_of
+from trainshed.core.dependencies import explain_dependencies
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation, closest
 from trainshed.core.job import JobDraft, WorkerPool
 from trainshed.core.lifecycle.records import Job
@@ -51,7 +53,11 @@ async def explain(call: JsonCall) -> records.Explanation:
     job = replace(job, creator=await actor_of(call.services.reader, call.principal))
     check_labels(call.services, job.labels)
     await _require_new(call, job)
+    wanted = await find_dependencies(call.services, call.principal, project, job.labels)
     preflight = await call.services.capacity.preflight(job)
+    is_stock_out = preflight.waiting and preflight.waiting.reason is WaitReason.STOCK_OUT
+    if wanted and not is_stock_out:
+        preflight = Preflight(waiting=explain_dependencies(wanted))
     if preflight.is_admitted:
         notices += tuple(_missing_type_notices(job, call.services.capacity.accelerators()))
     return _explanation(job, preflight, notices)

@@ -21,6 +21,7 @@ from trainshed.core.errors import FailedPrecondition, InvalidRequest, NotFound, 
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import StudyName, log_task_name
+from trainshed.core.pipeline_jobs import PipelineJob
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.printed_measures import Bound, Measures, rank, split_name
 from trainshed.core.tuning.records import TuningJob
@@ -220,6 +221,10 @@ async def progress_of(services: Services, work: Work) -> tuple[str, Progress | N
         fraction = done / total if total else None
         words = f"{done} of {total} trials"
         return "", Progress(done=fraction, text=words, source="trials")
+    if isinstance(work, PipelineJob):
+        done, total = work.counts.finished, work.counts.total
+        fraction = done / total if total else None
+        return "", Progress(done=fraction, text=f"{done} of {total} tasks", source="tasks")
     if isinstance(work, Pipeline) or work.state is not JobState.RUNNING:
         return "", None
     known = await services.list_progress.read(services.logs, work)
@@ -255,6 +260,8 @@ async def _read_measures(services: Services, work: Work, *, reads: bool = True) 
     For a pipeline, these are the metrics of its job; for a tuning job, those of its best trial. A limited
     part of a log is read. `reads`: also read the log of a job whose log was never read before.
     """
+    if isinstance(work, PipelineJob):
+        return []
     if not isinstance(work, Job):
         with contextlib.suppress(NotFound):  # If the job was deleted, it has no metrics.
             if isinstance(work, Pipeline):

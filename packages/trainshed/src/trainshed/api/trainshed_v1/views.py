@@ -14,6 +14,7 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Outcome, Replica, person_of
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, ReplicaId, log_task_name
+from trainshed.core.pipeline_jobs import PipelineJob
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.terminals import Autopsy
@@ -62,9 +63,9 @@ def summary(job: Work) -> records.JobSummary:
 
 def machines(work: Work) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """Return the numbers of requested machines and accelerators by type. For a tuning job, return those of
-    each trial. For a pipeline, return nothing, because its job has them."""
+    each trial. For a pipeline, return nothing, because its jobs have them."""
     types, devices = Counter[str](), Counter[str]()
-    if not isinstance(work, Pipeline):
+    if not isinstance(work, Pipeline | PipelineJob):
         for pool in (work.spec if isinstance(work, Job) else work.spec.trial).pools:
             types[pool.machine.type] += pool.replica_count
             if accelerators := pool.machine.accelerators:
@@ -146,6 +147,8 @@ def _kind(work: Work) -> str:
             return "tuning"
         case Pipeline():
             return "pipeline"
+        case PipelineJob():
+            return "pipeline_job"
         case _:
             assert_never(work)
 
@@ -273,6 +276,12 @@ def trial_job_name(job: TuningJob, trial: Trial) -> str:
     if job.name.api is Api.ML:
         return str(job.name.of_trial(trial.number))
     return sibling_name(job.name, trial.job, Collection.CUSTOM_JOBS)
+
+
+def pipeline_job_view(job: PipelineJob) -> records.PipelineJob:
+    return records.PipelineJob(
+        template=job.template, root=job.root, schedule=job.schedule or "", tasks=structs.asdict(job.counts)
+    )
 
 
 def pipeline_view(pipeline: Pipeline, job: str, state: JobState | None) -> records.Pipeline:

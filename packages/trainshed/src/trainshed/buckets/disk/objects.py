@@ -14,6 +14,7 @@ All methods block and are thread-safe.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -39,6 +40,7 @@ from trainshed.buckets.disk.tree import (
     Walk,
     directory,
     is_absent,
+    make_directories,
     place_of,
     prune,
 )
@@ -387,6 +389,22 @@ class ObjectStore:
                 "Check the permissions and the free space of the bucket's directory."
             ) from error
 
+    def make_directory(self, bucket: str, prefix: str) -> None:
+        """Create the directory of a prefix, so that programs can write files to it without creating it first.
+        A bucket in a remote store has no directories. Raises `NotFound` (bucket), `InvalidRequest` (invalid
+        prefix), `Forbidden` if a file has the name of the directory or the disk rejects the directory."""
+        name = validate_object_name(f"{prefix.rstrip('/')}/x".lstrip("/"))
+        if self.catalog.is_remote(bucket):
+            return
+        try:
+            with self.catalog.open_directory(bucket) as base:
+                os.close(make_directories(base, place_of(name).dirs, _refuse))
+        except OSError as error:
+            raise Forbidden(
+                f"The directory gs://{bucket}/{prefix} cannot be created: {error.strerror}. Check the free "
+                "space of the bucket's directory, and that no object has the name of the directory."
+            ) from error
+
     def last_written(self, bucket: str, prefix: str) -> int:
         """Return the time of the last write to any object with the prefix (ns since the epoch), or 0 without
         such an object. Reads the status of every object."""
@@ -480,3 +498,7 @@ class GenerationSource:
                 self._ceiling = ceiling
             self._last = number
             return number
+
+
+def _refuse(path: tuple[str, ...]) -> None:
+    raise FileExistsError(errno.EEXIST, "An object has the name of the directory", "/".join(path))

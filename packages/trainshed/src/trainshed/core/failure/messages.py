@@ -14,6 +14,7 @@ from trainshed.core.names import JobName, JobUid, project_number
 
 CANCELLED = 1
 INVALID_ARGUMENT = 3
+FAILED_PRECONDITION = 9
 INTERNAL = 13
 
 _MAX_BODY_CHARS: Final = 2000

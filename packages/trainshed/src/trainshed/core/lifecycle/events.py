@@ -10,7 +10,8 @@ from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.lifecycle.records import Actor, Drill, DrillKind
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaNoted, ReplicaStarted
-from trainshed.core.names import ReplicaId
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
 
 
@@ -148,6 +149,14 @@ class DrillLanded(Struct, frozen=True):
     number: int
 
 
+class DependencyEnded(Struct, frozen=True):
+    """A job that this job waits for has finished."""
+
+    uid: JobUid
+    #: The final state of the finished job, or None if it was deleted.
+    state: JobState | None
+
+
 Event = (
     JobAdmitted
     | CapacityRefused
@@ -167,6 +176,7 @@ Event = (
     | ReplicaLost
     | ReplicaNoted
     | CancelRequested
+    | DependencyEnded
 )
 
 

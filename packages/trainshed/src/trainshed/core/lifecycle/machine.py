@@ -15,7 +15,9 @@ from trainshed.core.failure.evidence import Cause, cause_of_exit
 from trainshed.core.failure.messages import INTERNAL, INTERNAL_ERROR_MESSAGE
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle import notes, timeline
+from trainshed.core.lifecycle.dependencies import end_dependency
 from trainshed.core.lifecycle.endings import (
+    decide,
     end_attempt,
     evidence,
     judge_end,
@@ -27,6 +29,7 @@ from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
     CapacityRefused,
+    DependencyEnded,
     DrillLanded,
     DrillOrdered,
     DrillTriggered,
@@ -114,8 +117,8 @@ def _apply_event(transition: Transition, event: Event) -> None:
             _cancel_requested(transition, event)
         case DrillOrdered() | DrillTriggered() | DrillLanded():
             _take_drill(transition, event)
-        case PauseOver():
-            _pause_over(transition, event)
+        case PauseOver() | DependencyEnded():
+            _wait_ended(transition, event)
         case _:
             assert_never(event)
 
@@ -153,9 +156,10 @@ def deadlines(job: Job) -> tuple[Deadline, ...]:
     """Return the events that the job will receive at fixed times.
 
     These are cancellations at the end of maxWaitTime before the first RUNNING, cancellations at the running
-    limit (spec/lifecycle#time-limits), and ends of pauses. A job whose end is decided has no deadlines.
+    limit (spec/lifecycle#time-limits), and ends of pauses. A job whose end is decided, and a job that waits
+    for other jobs, have no deadlines.
     """
-    if job.state.is_final or job.outcome is not None:
+    if job.state.is_final or job.outcome is not None or job.is_held:
         return ()
     scheduling = job.spec.scheduling
     pauses = {r.not_before for r in job.replicas if r.state is ReplicaState.WAITING} - {0}
@@ -163,7 +167,7 @@ def deadlines(job: Job) -> tuple[Deadline, ...]:
     if end := job.running_until:
         due.append((end, CancelRequested(CancelCause.TIMEOUT, end)))
     elif scheduling.max_wait is not None and not job.started:
-        end = job.created + scheduling.max_wait
+        end = job.eligible + scheduling.max_wait
         due.append((end, CancelRequested(CancelCause.MAX_WAIT, end)))
     return tuple(Deadline(at, event) for at, event in due)
 
@@ -307,7 +311,12 @@ def _cancel_requested(transition: Transition, event: CancelRequested) -> None:
     settle(transition)
 
 
-def _pause_over(transition: Transition, event: PauseOver) -> None:
+def _wait_ended(transition: Transition, event: PauseOver | DependencyEnded) -> None:
+    if isinstance(event, DependencyEnded):
+        if (outcome := end_dependency(transition, event)) is not None:
+            decide(transition, outcome)
+            settle(transition)
+        return
     for replica in transition.job.replicas:
         if 0 < replica.not_before <= event.at:
             transition.change_replica(replica.id, not_before=0)

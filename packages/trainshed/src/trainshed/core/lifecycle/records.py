@@ -9,6 +9,7 @@ import enum
 from msgspec import Struct
 
 from trainshed.core.capacity import Delay
+from trainshed.core.dependencies import Dependency
 from trainshed.core.failure.rules import Counters
 from trainshed.core.job import ExitRecord, JobError, JobSpec
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
@@ -216,6 +217,21 @@ class WorkRecord(Struct, frozen=True):
     #: The client that created the record, or the creator of the tuning job or pipeline that runs it. None if
     #: unknown.
     creator: Actor | None = None
+    #: The jobs that have not finished yet, and that must finish before this work requests capacity.
+    dependencies: tuple[Dependency, ...] = ()
+    #: Time at which the last dependency finished (ns), or 0.
+    unblocked: Nanos = 0
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether the work must not request capacity yet, because it waits for other jobs."""
+        return bool(self.dependencies) and self.outcome is None
+
+    @property
+    def eligible(self) -> Nanos:
+        """Return the time from which the work waits for capacity (ns): its creation, or the end of its last
+        dependency."""
+        return self.unblocked or self.created
 
     @property
     def creating_job(self) -> ActingJob | None:

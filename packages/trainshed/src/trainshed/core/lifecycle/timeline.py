@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from trainshed.core.capacity import Delay
+from trainshed.core.capacity import Delay, Waiting
+from trainshed.core.dependencies import Dependency
 from trainshed.core.failure.evidence import Evidence
 from trainshed.core.failure.rules import Effect, Verdict
 from trainshed.core.job import ExitRecord, Scheduling
@@ -49,6 +50,17 @@ def next_attempt(job: Job, now: Nanos) -> TimelineEntry:
     missing = f"; {unplaced} of {len(job.replicas)} replicas wait for another node" * bool(unplaced)
     text = f"Attempt {job.attempt} starts in the same places{missing}."
     return TimelineEntry(now, "attempt", text, {"attempt": job.attempt})
+
+
+def waiting_for(waiting: Waiting, now: Nanos) -> TimelineEntry:
+    """Return the entry with the reason why a new job waits."""
+    message = "; ".join(filter(None, (waiting.message, waiting.hint)))
+    details = {"reason": waiting.reason.value, "blockers": list(waiting.blockers)}
+    return TimelineEntry(now, "waiting", message, details)
+
+
+def dependency_met(text: str, dependency: Dependency, now: Nanos) -> TimelineEntry:
+    return TimelineEntry(now, "waiting", text, {"blockers": [str(dependency.name)]})
 
 
 def waits_again(job: Job, now: Nanos) -> TimelineEntry:

@@ -150,7 +150,7 @@ def deadlines(job: TuningJob) -> tuple[Deadline, ...]:
         end = job.started + scheduling.timeout
         return (Deadline(end, CancelRequested(CancelCause.TIMEOUT, end)),)
     if scheduling.max_wait is not None:
-        end = job.created + scheduling.max_wait
+        end = job.eligible + scheduling.max_wait
         return (Deadline(end, CancelRequested(CancelCause.MAX_WAIT, end)),)
     return ()
 

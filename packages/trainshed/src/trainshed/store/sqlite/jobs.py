@@ -20,6 +20,7 @@ from trainshed.core.errors import (
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, TimelineEntry
 from trainshed.core.lifecycle.records import Drill, Job, person_of
 from trainshed.core.names import JobName, JobUid
+from trainshed.core.pipeline_jobs import PipelineJob
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import StudyUid
 from trainshed.core.tuning.records import TuningJob
@@ -39,7 +40,7 @@ from trainshed.store.codec import (
     use_parameters,
     work_parameters,
 )
-from trainshed.store.port import PERSON, Commit, Intent, LiveJob, NewWork, NodeDrain, StaleCommit
+from trainshed.store.port import PERSON, Commit, Intent, LiveJob, NewWork, NodeDrain, StaleCommit, Write
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import (
     Parameters,
@@ -101,8 +102,15 @@ def work_writer(made: NewWork) -> Callable[[sqlite3.Connection], None]:
         if output:
             connection.execute(_WORKS["insert_output"], parameters | {"uri": output})
         append_timeline(connection, job.uid, made.timeline)
+        execute_writes(connection, made.writes)
 
     return store
+
+
+def execute_writes(connection: sqlite3.Connection, writes: Iterable[Write]) -> None:
+    """Execute the writes of an addition in the current transaction."""
+    for write in writes:
+        connection.execute(write.sql, write.parameters)
 
 
 def _name_taken_error(job: Work) -> AlreadyExists:
@@ -314,7 +322,7 @@ def _waiting_parent(connection: sqlite3.Connection, uid: JobUid) -> Work | None:
     match parent:
         case TuningJob():
             return parent if any(trial.job == uid for trial in parent.running) else None
-        case Pipeline():
+        case Pipeline() | PipelineJob():
             return parent
         case Job():
             return None
@@ -457,6 +465,7 @@ class Ledger(Port):
             put_uses(connection, commit.uses)
             put_trials(connection, trials)
             put_measurements(connection, measurements)
+            execute_writes(connection, commit.writes)
             try:
                 for store in stores:
                     store(connection)

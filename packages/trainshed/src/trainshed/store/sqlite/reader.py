@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.units import Nanos
 from trainshed.core.usage import MachineTime
@@ -108,6 +109,16 @@ class Reader(Port):
             return tuple([work for work, _ in decode_readable(rows, viewed_job)])
 
         return await self._snapshots.read_async(read)
+
+    async def child_states(self, parent: JobUid) -> dict[JobUid, JobState]:
+        """Return the states of the works that the work `parent` created. Reads no records."""
+        rows = self._all("child_states", {"parent": parent}, lambda row: (row[0], row[1]))
+        return {JobUid(uid): JobState(state) for uid, state in rows}
+
+    async def states(self, uids: Sequence[JobUid]) -> dict[JobUid, JobState]:
+        """Return the states of these works, without works that do not exist. Reads no records."""
+        rows = self._all("states", {"uids": json.dumps(uids)}, lambda row: (row[0], row[1]))
+        return {JobUid(uid): JobState(state) for uid, state in rows}
 
     async def timeline(self, uid: JobUid) -> tuple[TimelineEntry, ...]:
         """Return the job's timeline in the order of writing. It is empty if the job does not exist."""

@@ -51,6 +51,12 @@ WITH RECURSIVE named(id) AS (
     FROM named WHERE id IS NOT NULL)
 SELECT id FROM named WHERE id IS NOT NULL;
 
+-- name: child_states
+SELECT uid, state FROM works INDEXED BY works_by_parent WHERE parent_uid = :parent AND parent_uid <> 0 ORDER BY uid;
+
+-- name: states
+SELECT works.uid, works.state FROM json_each(:uids) AS wanted CROSS JOIN works ON works.uid = wanted.value;
+
 -- name: children
 SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
 FROM works INDEXED BY works_by_parent CROSS JOIN jobs ON jobs.uid = works.uid

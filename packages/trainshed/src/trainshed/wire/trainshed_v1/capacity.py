@@ -17,7 +17,7 @@ class Waiting(Record, frozen=True):
     message: str = ""
     #: A change that would allow the job to start; "" = unknown.
     hint: str = ""
-    #: Names of the jobs that use the missing capacity.
+    #: Names of the jobs that use the missing capacity, or that must finish first.
     blockers: tuple[str, ...] = ()
     #: Position of the job, starting at 1, in the queue of the service or the cluster; 0 = not in a queue.
     position: int = 0

@@ -336,6 +336,19 @@ class Pipeline(Record, frozen=True):
     model: str = ""
 
 
+class PipelineJob(Record, frozen=True):
+    """The details of a pipeline job."""
+
+    #: Name of the compiled pipeline.
+    template: str = ""
+    #: The `gs://` directory below which the tasks write.
+    root: str = ""
+    #: Name of the schedule that started the run; "" = a user started it.
+    schedule: str = ""
+    #: Numbers of tasks by state.
+    tasks: Mapping[str, int] = {}
+
+
 class JobDescription(JobSummary, frozen=True):
     """Everything that the service currently knows about a job, tuning job or pipeline."""
 
@@ -371,6 +384,8 @@ class JobDescription(JobSummary, frozen=True):
     creator: str = ""
     #: Details of the training pipeline. Only for a pipeline.
     pipeline: Pipeline | UnsetType = UNSET
+    #: Details of the run. Only for a pipeline job.
+    pipeline_job: PipelineJob | UnsetType = UNSET
     #: Description of the pipeline's job, without its resource; null = the job was deleted. Only for a
     #: pipeline.
     child: "JobDescription | UnsetType | None" = UNSET
