@@ -45,7 +45,7 @@ useradd --system --create-home --home-dir /var/lib/trainshed --shell /usr/sbin/n
 useradd --create-home --shell /bin/bash ana
 python3 -m venv /opt/trainshed
 /opt/trainshed/bin/pip install --quiet --require-hashes -r /root/requirements.txt
-/opt/trainshed/bin/pip install --quiet --no-deps --no-index --find-links /root/dist trainshed trainshed-cluster trainshed-console trainshed-reduction trainshed-tracking
+/opt/trainshed/bin/pip install --quiet --no-deps --no-index --find-links /root/dist trainshed trainshed-cluster trainshed-console trainshed-pipelines trainshed-reduction trainshed-tracking
 ln -s /opt/trainshed/bin/trainshed /usr/local/bin/trainshed
 mkdir /srv/cache
 chown trainshed /srv/cache

@@ -1,0 +1,1 @@
+"""Runs compiled pipelines and their schedules: an addition to a service (`trainshed.api.additions`)."""

@@ -1,0 +1,1 @@
+"""Pipeline jobs: runs of compiled pipelines, whose tasks are jobs."""

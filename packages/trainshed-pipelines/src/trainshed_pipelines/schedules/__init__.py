@@ -1,0 +1,1 @@
+"""Schedules, which start pipeline jobs at times that a cron expression specifies."""
