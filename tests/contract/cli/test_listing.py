@@ -252,7 +252,7 @@ def test_delete_command_removes_a_resource_or_a_single_version(
 def test_delete_command_for_nodes_is_rejected_with_a_list_of_deletable_kinds(service: FakeService) -> None:
     result = service.cli("nodes", "delete", "node-1")
     assert result.exit_code == 2
-    assert "The kinds are datasets, models, secrets, studies" in result.stderr
+    assert "The kinds are datasets, models, pipelines, schedules, secrets" in result.stderr
     assert service.sent == []
 
 

@@ -278,6 +278,26 @@ def test_run_explains_a_job_that_fits_no_node(trainshed: Invoke, ready: FakeServ
     assert "trainshed up --node-cpus" in text
 
 
+def test_run_after_other_jobs_sets_a_label_with_their_uids(
+    trainshed: Invoke, ready: FakeService, program: Path, tmp_path: Path
+) -> None:
+    ready.on("GET", "/trainshed/v1/jobs/8", job("8"))
+    ready.on("GET", "/trainshed/v1/jobs/9", job("9"))
+    waiting = {"reason": "job", "message": "waits until job 8 has succeeded", "blockers": [NAME]}
+    ready.on("POST", EXPLAIN, {**PLAN, "admitted": False, "waiting": waiting})
+    options = ("--after", "8", "--after", "9:finished", "--label", "team=x")
+    result = trainshed("run", str(program / "other.py"), *options)
+    assert result.exit_code == 0, result.stderr
+    assert "waits until job 8 has succeeded (job)" in result.stderr
+    assert "held by" not in result.stderr
+    labels = {"team": "x", "trainshed-after": "8__9_finished"}
+    assert last_created_job(ready)["labels"] == labels
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(last_created_job(ready) | {"labels": {}}))
+    assert trainshed("run", "-f", str(file), *options).exit_code == 0
+    assert last_created_job(ready)["labels"] == labels
+
+
 def test_run_command_uploads_nothing_if_the_service_rejects_the_job(
     trainshed: Invoke, ready: FakeService, program: Path
 ) -> None:

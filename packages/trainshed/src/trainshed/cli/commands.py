@@ -21,7 +21,7 @@ from trainshed.core.units import Nanos
 _COMMANDS = (
     ("buckets", "trainshed.cli.buckets", "List, copy and delete objects in buckets."),
     ("console", "trainshed.cli.links:console", "Print a link that opens the web console."),
-    ("delete", "trainshed.cli.listing:delete", "Delete a model, dataset, study, secret or token."),
+    ("delete", "trainshed.cli.listing:delete", "Delete a model, dataset, pipeline job, secret and more."),
     ("describe", "trainshed.cli.listing:describe", "Show all details of a model, node or study."),
     ("down", "trainshed.cli.service:down", "Cancel all jobs and stop the service."),
     ("drill", "trainshed.cli.jobs.drill", "Inject a fault into a job and report its recovery."),
@@ -32,8 +32,10 @@ _COMMANDS = (
     ("list", "trainshed.cli.listing:list_", "List models, datasets, experiments, nodes and more."),
     ("login", "trainshed.cli.login", "Sign in to a service on another machine."),
     ("nodes", "trainshed.cli.capacity:nodes", "Drain nodes for maintenance."),
+    ("pipelines", "trainshed.cli.pipelines.command", "Run compiled pipelines, and follow their tasks."),
     ("quotas", "trainshed.cli.capacity:quotas", "Limit the use of a project or a user."),
     ("run", "trainshed.cli.run.command", "Run a program of this machine as a job."),
+    ("schedules", "trainshed.cli.schedules", "Pause and resume schedules of pipeline jobs."),
     ("secrets", "trainshed.cli.access:secrets", "Store secrets for the environment of jobs."),
     ("status", "trainshed.cli.service:status", "Show whether a service runs, and its jobs."),
     ("tensorboard", "trainshed.cli.links:tensorboard", "Open TensorBoard for the event files of jobs."),
@@ -42,7 +44,7 @@ _COMMANDS = (
 """(name, module, description). The click command is the attribute `command` of the module, unless the row has
 the form `module:attribute`."""
 SECTIONS = {
-    "Every day": ("run", "jobs", "up", "status", "console", "down"),
+    "Every day": ("run", "jobs", "pipelines", "schedules", "up", "status", "console", "down"),
     "Inputs and results of jobs": ("list", "describe", "delete", "buckets", "secrets", "tensorboard"),
     "Capacity and recovery": ("quotas", "nodes", "drill"),
     "People and clients": ("env", "login", "iam", "tokens"),
@@ -52,7 +54,8 @@ SECTIONS = {
 
 KINDS = (
     *("audit", "curves", "datasets", "experiments", "grants", "machine-types", "models", "nodes"),
-    *("projects", "quotas", "secrets", "studies", "tokens", "usage"),
+    *("pipelines", "projects", "quotas", "schedules", "secrets", "studies"),
+    *("tokens", "usage"),
 )
 """The kinds of `trainshed.cli.resources`, each with the commands `trainshed KIND list` and so on."""
 
@@ -100,6 +103,8 @@ _SHARED_OPTIONS = frozenset({"--data", "--url", "--token", "--ca", "--format", "
 _HELP = frozenset({"-h", "--help", "--version"})
 VERBS = ("list", "describe", "delete")
 """Commands whose first argument is a kind of resource, such as `models`."""
+_OWN_VERBS = frozenset({("pipelines", "describe")})
+"""Kinds and verbs whose command is in the group of the kind."""
 
 
 class Group(click.Group):
@@ -164,7 +169,7 @@ def verb_first(args: Sequence[str], commands: Container[str], default: str | Non
         return [*args]
     kind, *rest = args
     rest = command_first(rest, VERBS, default)
-    if rest and rest[0] in VERBS:
+    if rest and rest[0] in VERBS and (kind, rest[0]) not in _OWN_VERBS:
         return [rest[0], kind, *rest[1:]]
     if kind in commands or not rest:
         return [*args]

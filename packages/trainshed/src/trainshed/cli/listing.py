@@ -47,7 +47,9 @@ _takes_place = place_options("things")
 
 @click.command("list", short_help="List datasets, experiments, models, nodes, secrets, tokens and more.")
 @click.argument("kind", type=_KindName(lambda kind: kind.list_path or kind.local))
-@click.option("--all", "every", is_flag=True, help="Include quotas that are neither set nor used.")
+@click.option(
+    "--all", "every", is_flag=True, help="Include old pipeline jobs, and quotas neither set nor used."
+)
 @click.option(
     "--by", metavar="WHAT", help="Group usage by user, project, node, machine or labels.KEY. Default: user."
 )
@@ -66,8 +68,8 @@ def list_(
     service: Callable[[], Endpoint], *, kind: Kind, every: bool, by: str | None, since: str | None, form: str
 ) -> None:
     """List all things of a KIND: audit (changes by users), datasets, experiments, grants (roles of members),
-    machine-types, models, nodes, projects, quotas, secrets, studies, tokens or usage (of people and
-    projects). `trainshed KIND list` is the same.
+    machine-types, models, nodes, pipelines (pipeline jobs), projects, quotas, schedules, secrets, studies,
+    tokens or usage (of people and projects). `trainshed KIND list` is the same.
 
     --format json prints all fields. Jobs: trainshed jobs list.
     """
@@ -97,6 +99,8 @@ def list_(
         return
     for line in table_of(kind.fields, records, terminal_width()):
         click.echo(line)
+    if len(records) == kind.newest and not every:
+        click.echo(f"These are the newest {kind.newest}. To show all: --all", err=True)
 
 
 @click.command(short_help="Show all details of a model, node or study.")
@@ -131,14 +135,14 @@ def describe(service: Callable[[], Endpoint], *, kind: Kind, name: str, form: st
         click.echo(yaml_text(record))
 
 
-@click.command(short_help="Delete a dataset, model, secret, study or token.")
+@click.command(short_help="Delete a dataset, model, pipeline job, schedule, secret, study or token.")
 @click.argument("kind", type=_KindName(lambda kind: kind.delete_path))
 @click.argument("name", nargs=-1, required=True)
 @_takes_place
 @endpoint_options
 def delete(endpoint: Endpoint, *, kind: Kind, name: tuple[str, ...]) -> None:
-    """Delete the things NAME of a KIND: datasets, models, secrets, studies or tokens. `trainshed KIND delete
-    NAME` is the same.
+    """Delete the things NAME of a KIND: datasets, models, pipelines (pipeline jobs), schedules, secrets,
+    studies or tokens. `trainshed KIND delete NAME` is the same.
 
     NAME is an ID or a full name. NAME@N is one version of a model or secret. An e-mail address deletes all
     tokens of that user. Running programs keep their secrets; jobs that name a deleted secret fail when they

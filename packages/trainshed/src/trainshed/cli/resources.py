@@ -7,6 +7,7 @@ if that API contains the records, otherwise to the service's own API. This modul
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -54,6 +55,8 @@ class Kind:
     version_delete_path: str | None = None
     #: A record whose fields have these values is listed only with --all. None = always list all records.
     hidden_if: Mapping[str, Any] | None = None
+    #: Without --all, only so many of the newest records are listed; 0 = all.
+    newest: int = 0
     #: Whether the records come from `machine_type_records`, without a service.
     local: bool = False
     #: Advice if no record exists.
@@ -90,7 +93,8 @@ class Place:
         query = {"all": "true"} if every and kind.hidden_if else {}
         try:
             query = {**query, **self._query(kind, path), **(kind.listing or {}), **(wanted or {})}
-            records = list(self._pages(path, key, query))
+            limit = None if every else kind.newest or None
+            records = list(islice(self._pages(path, key, query), limit))
         except RequestError as refused:
             # Return an empty list if the metadata store does not exist yet, because clients create the store
             # with the first experiment.
@@ -186,7 +190,7 @@ class Place:
 
     def _pages(self, path: str, key: str, query: Mapping[str, str]) -> Iterator[Json]:
         paged = {"pageSize": _PAGE} if path.startswith("/v1/") else {}
-        for answer in self.client.pages(path, **paged, **query):
+        for answer in self.client.pages(path, **{**paged, **query}):
             yield from answer.get(key, ())
 
     def _query(self, kind: Kind, path: str) -> dict[str, str]:
@@ -290,6 +294,7 @@ _SHOWS: Final[Mapping[str, Callable[[Any], str]]] = {
     "lower": str.lower,
     "id": short,
     "collection": lambda name: "/".join(name.split("/")[-2:]),  # For example, `customJobs/7`.
+    "state": lambda state: state.removeprefix("PIPELINE_STATE_"),
     "schema": lambda uri: short(uri).removesuffix("_1.0.0.yaml").replace("_", " "),
     "verb": _verb,
     "refusal": lambda answer: "" if answer == "OK" else answer,

@@ -199,7 +199,7 @@ def cancel(endpoint: Endpoint, *, job: tuple[str, ...], user: str | None, every:
         if not answer.jobs:
             click.echo("There are no unfinished jobs of this kind.", err=True)
         return
-    _for_all(
+    for_all(
         endpoint, job, lambda client, uid: client.post(job_path(uid, ":cancel"), {}), "is being cancelled"
     )
 
@@ -216,7 +216,7 @@ def job_fields(jobs: Sequence[JobView], now: Nanos) -> tuple[Field, ...]:
         *([Field("PROJECT", "project", flexible=True, spare=True)] if projects else []),
         *([Field("BY", "user", lambda user: user.partition("@")[0], flexible=True)] if people else []),
         Field("STATE", "state.value", colour=lambda job: state_colour(job.state)),
-        Field("CREATED", "created", lambda at: short_moment(at, now)),
+        Field("CREATED", "created_at", lambda at: short_moment(at, now)),
         Field("LASTED", None, lambda job: job.running_time(now), right=True),
         Field("PROGRESS", "progress_words", flexible=True, optional=True, spare=True),
     )
@@ -295,18 +295,23 @@ def _wait_for_end(
 def delete(endpoint: Endpoint, *, job: tuple[str, ...]) -> None:
     """Delete finished jobs, with their logs, curves and autopsies. Their files in buckets are not deleted. If
     one job cannot be deleted, the others are still deleted."""
-    _for_all(endpoint, job, lambda client, uid: client.delete(job_path(uid)), "is deleted")
+    for_all(endpoint, job, lambda client, uid: client.delete(job_path(uid)), "is deleted")
 
 
-def _for_all(
-    endpoint: Endpoint, references: tuple[str, ...], act: Callable[[Client, str], object], outcome: str
+def for_all(
+    endpoint: Endpoint,
+    references: tuple[str, ...],
+    act: Callable[[Client, str], object],
+    outcome: str,
+    find: Callable[[Client, str, str], dict[str, Any]] = find_job,
 ) -> None:
-    """Call `act` with the UID of each job. For each job, print its ID with `outcome`, or print the error.
-    After an error, continue with the next job. Raises SystemExit at the end if there was an error."""
+    """Find each job with `find`, and call `act` with its UID. For each job, print its ID with `outcome`, or
+    print the error. After an error, continue with the next job. Raises SystemExit at the end if there was an
+    error."""
     client, well = endpoint.client(), True
     for reference in references:
         try:
-            view = JobView.parse(find_job(client, reference, endpoint.project))
+            view = JobView.parse(find(client, reference, endpoint.project))
             act(client, view.uid)
             click.echo(f"{view.job_id}  {outcome}")
         except click.ClickException as failure:

@@ -9,6 +9,7 @@ from trainshed.cli.jobs.views import JobView, exit_text
 from trainshed.cli.text.colours import faint, one_line, state_colour
 from trainshed.cli.text.moments import duration, local_clock, local_moment, parse_moment
 from trainshed.cli.text.tables import Field, pairs, table_of
+from trainshed.core.capacity import WaitReason
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.resource_summary import summarize_resource
 from trainshed.core.units import Nanos
@@ -162,7 +163,8 @@ def waiting_lines(waiting: Waiting) -> Iterator[str]:
     yield f"{waiting.message} ({waiting.reason})"
     if waiting.hint:
         yield waiting.hint
-    for number, job in enumerate(waiting.blockers):
+    holders = () if waiting.reason == WaitReason.JOB else waiting.blockers
+    for number, job in enumerate(holders):
         yield f"{'and' if number else 'held'} by {job}"
     if waiting.position:
         count = waiting.position - 1

@@ -18,11 +18,11 @@ from trainshed.cli.connection import (
     place_options,
     with_defaults,
 )
-from trainshed.cli.jobs.references import job_path
+from trainshed.cli.jobs.references import find_job, job_path
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.processes import own_service
-from trainshed.cli.run import job_files, program, request, sending
+from trainshed.cli.run import job_files, program, repeats, request, sending
 from trainshed.cli.run.job_files import JobFile, JobFileError
 from trainshed.cli.run.program import Program
 from trainshed.cli.run.source_files import PackagingError, split_requirements
@@ -125,6 +125,12 @@ class ProgramCommand(click.Command):
     metavar="TARGET",
     help="Target of notifications, from the service's settings, for when the job ends or stalls.",
 )
+@click.option(
+    "--after",
+    multiple=True,
+    metavar="JOB",
+    help="Start after this job has succeeded. JOB:finished: after any end of the job.",
+)
 @click.option("--timeout", metavar="TIME", help="Maximum running time, such as 2h. Default: 7 days.")
 @click.option("--spot", is_flag=True, help="Run a spot job: jobs without --spot may preempt it.")
 @click.option("--shell", "web_access", is_flag=True, help="Allow shells in the job's replicas.")
@@ -152,6 +158,14 @@ class ProgramCommand(click.Command):
 @click.option("--maximize", metavar="METRIC", help="Maximize this metric, such as val_accuracy.")
 @click.option("--trials", type=click.IntRange(1, 10_000), help="Number of trials. Default: 20.")
 @click.option("--parallel", type=click.IntRange(1, 1000), help="Concurrent trials. Default: 4.")
+@click.option(
+    "--array",
+    metavar="INDICES",
+    help="Run the program once for each index: 0-499, 0-20:2 or 1,4,7. 0-499%20: 20 at a time.",
+)
+@click.option("--schedule", metavar="CRON", help='Run the program by a schedule: "0 2 * * *".')
+@click.option("--timezone", metavar="ZONE", help="Time zone of --schedule: Europe/Berlin. Default: UTC.")
+@click.option("--schedule-name", metavar="NAME", help="Name of the schedule. Default: the job's.")
 @place_options("job")
 @click.option(
     "--api",
@@ -200,10 +214,15 @@ def command(
     submitted), 1 if it failed, and 130 after Ctrl-C (the job continues). With --dry-run it is 0 if the job
     would start now, 3 if it would wait or does not fit, and 1 if it would be rejected.
 
+    With --array, each job has its index in TRAINSHED_ARRAY_INDEX, and in place of {index} in arguments,
+    variables and --output. If some jobs fail, the others continue. Follow, describe and retry all together:
+    trainshed pipelines.
+
     With --local no service is needed: the job runs in a temporary directory, which is then deleted, or in
     that of --data, which is kept. Ctrl-C cancels the job.
     """
     options |= {"project": context.meta[PROJECT], "region": context.meta[REGION]}
+    options["repeats"] = repeats.read(options, local=local)
     if not local:
         _run(context, now, find(url, token, data, ca), options)
         return
@@ -231,7 +250,7 @@ def _require_own_service(options: dict[str, Any], address: dict[str, str | None]
         )
 
 
-def _run(
+def _run(  # noqa: PLR0912  the steps of one command
     context: click.Context,
     now: Callable[[], Nanos],
     endpoint: Endpoint,
@@ -249,11 +268,13 @@ def _run(
         endpoint = with_defaults(endpoint, options["project"])
     place = {"project": endpoint.project, "region": options["region"] or endpoint.region}
     packed: Program | None = None
+    options["labels"] = (*options["labels"], *_after_label(client, options, place["project"]))
+    needs_bucket = options["file"] is None or options["repeats"]
+    if needs_bucket and (elsewhere or endpoint.buckets is None):
+        sending.require_bucket(endpoint, place)
     if options["file"] is not None:
         job = _job_from_file(context, options, arguments, place, now())
     else:
-        if elsewhere or endpoint.buckets is None:
-            sending.require_bucket(endpoint, place)
         job, packed = _job_from_program(endpoint, options, arguments, now())
     where = {"api": job.api.value, "project": place["project"], "location": place["region"]}
     answer: dict[str, Any] = client.post("/trainshed/v1/jobs:explain", {**where, "job": job.job})
@@ -269,6 +290,11 @@ def _run(
     if options["form_of"]:
         form_of = SnippetForm(options["form_of"])
         click.echo(snippet(form_of, job.api, place["project"], place["region"], job.job), nl=False)
+        return
+    if options["repeats"]:
+        root = f"gs://{endpoint.bucket}/pipelines"
+        wanted_job = repeats.pipeline_job(job, options["repeats"], root)
+        repeats.submit(client, now, wanted_job, place, options)
         return
     name = sending.create(client, job, place)
     submitted = client.get(job_path(name))
@@ -292,6 +318,13 @@ def _run(
         known=(*plan.notices, *plan.warnings),
         results=pairs([] if form == "json" else results),
     )
+
+
+def _after_label(client: Client, options: dict[str, Any], project: str) -> Iterator[str]:
+    """Yield the label for the jobs of --after, or nothing without this option."""
+    if entries := request.read_after(options["after"]):
+        uids = [str(find_job(client, job, project)["uid"]) for job, _ in entries]
+        yield request.after_label(uids, [condition for _, condition in entries])
 
 
 def _plan_lines(plan: Explanation, wanted: ResourceSummary, packed: Program | None) -> Iterator[str]:
@@ -375,8 +408,9 @@ def _job_from_file(
     now: Nanos,
 ) -> JobFile:
     for_files = {
-        *("file", "name", "labels", "notify", "ports", "project", "region", "api", "form_of"),
-        *("dry_run", "watch", "form"),
+        *("file", "name", "labels", "notify", "ports", "after", "project", "region", "api"),
+        *("form_of", "dry_run", "watch", "form", "array", "schedule", "timezone"),
+        *("schedule_name", "repeats"),
     }
     extra = [
         f"--{name.replace('_', '-')}" if name != "path" else "PATH"
@@ -388,8 +422,8 @@ def _job_from_file(
         listed = ", ".join([*extra, *(["arguments after --"] if arguments else [])])
         raise click.UsageError(
             f"{listed} cannot be combined with a job file, which contains these values itself. Omit them, "
-            "or change the file. Allowed with a file are --name, --label, --notify, --port, --project and "
-            "--region."
+            "or change the file. Allowed with a file are --name, --label, --notify, --port, --after, "
+            "--project and --region."
         )
     file = options["file"]
     name = options["name"] or (Path(file.name).stem if file.name not in ("-", "<stdin>") else "job")

@@ -1,12 +1,17 @@
 """Reads job files in YAML or JSON. A file contains a resource of either API, or the content of gcloud's
 `--config`. Pure."""
 
+import contextlib
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from trainshed.core.names import Api
+
+MAX_YAML: Final = 32 << 20
+"""Maximum length in characters of a YAML file after the expansion of its aliases, as JSON."""
 
 
 class JobFileError(Exception):
@@ -38,10 +43,9 @@ _LISTS = frozenset(
 
 def read(text: str) -> dict[str, Any]:
     """Return the object that a file's text contains. Raises JobFileError."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = _yaml(text)
+    value, *others = documents(text)
+    if others:
+        raise JobFileError("The file has more than one YAML document. Keep only the job.")
     if value is None:
         raise JobFileError("The job file is empty. Write the fields of a job into it.")
     if not isinstance(value, dict):
@@ -114,13 +118,23 @@ def _with_default(job: Mapping[str, Any], keys: tuple[str, str], value: str) -> 
     return {**job} if job.keys() & set(keys) else {keys[0]: value, **job}
 
 
-def _yaml(text: str) -> Any:
+def documents(text: str) -> list[Any]:
+    """Return the content of a JSON text, or the documents of a YAML text, at least one. Raises
+    JobFileError."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return [json.loads(text)]
     import yaml  # Slow import, not needed for JSON.
 
     try:
+        loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         # Convert all values through JSON, so that YAML dates become texts. A job contains only JSON values.
-        return json.loads(json.dumps(yaml.safe_load(text), default=str))
-    except (yaml.YAMLError, TypeError, ValueError) as failure:
+        loaded, parts = list(yaml.load_all(text, loader)), io.StringIO()
+        for part in json.JSONEncoder(default=str).iterencode(loaded):
+            if parts.tell() + len(part) > MAX_YAML:
+                raise JobFileError(f"Aliases expand it beyond {MAX_YAML} characters. Remove them")
+            parts.write(part)
+        return json.loads(parts.getvalue()) or [None]
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as failure:
         mark: Any = getattr(failure, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         cause = getattr(failure, "problem", None) or failure

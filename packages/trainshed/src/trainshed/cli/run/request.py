@@ -17,6 +17,7 @@ from trainshed.core.catalog.machines import (
     machine_types,
     requestable_types,
 )
+from trainshed.core.dependencies import AFTER_LABEL, Condition, format_after
 from trainshed.core.errors import closest
 from trainshed.core.names import Api
 from trainshed.core.terminals import page_entry
@@ -112,6 +113,28 @@ def read_ports(texts: Sequence[str]) -> list[str]:
         return [page_entry(name, port) for name, _, port in (text.partition("=") for text in texts)]
     except ValueError as wrong:
         raise click.UsageError(f"--port: {wrong}.") from None
+
+
+def read_after(texts: Sequence[str]) -> list[tuple[str, Condition]]:
+    """Split the values `JOB[:succeeded|:finished]` of --after into references and conditions."""
+    entries: list[tuple[str, Condition]] = []
+    for text in texts:
+        job, _, condition = text.rpartition(":")
+        is_condition = condition in tuple(Condition)
+        entries.append((job, Condition(condition)) if is_condition else (text, Condition.SUCCEEDED))
+    return entries
+
+
+def after_label(uids: Sequence[str], conditions: Sequence[Condition]) -> str:
+    """Return the label for jobs and their conditions, as a value of --label. Raises click.UsageError if the
+    label would be too long."""
+    value = format_after(zip(uids, conditions, strict=True))
+    if not _LABEL.fullmatch(value):
+        raise click.UsageError(
+            f"--after: {len(uids)} jobs do not fit into one label. Use at most three jobs, or two with "
+            ":finished."
+        )
+    return f"{AFTER_LABEL}={value}"
 
 
 def timeout(text: str | None) -> str | None:

@@ -45,13 +45,13 @@ class Field:
     colour: Callable[[Any], str | None] = lambda _: None
 
     def cell(self, record: Any) -> str:
-        """Return the text of a record's cell; "" if the record has no such field."""
+        """Return the text of a record's cell; "" if the value, or a key of a mapping, is missing."""
         value = record
         for name in self.path.split(".") if self.path else ():
             if isinstance(value, dict):
                 value = cast(dict[str, Any], value).get(name)
             else:
-                value = getattr(value, name, None)
+                value = None if value is None else getattr(value, name)
         return "" if value is None else self.show(value)
 
 
