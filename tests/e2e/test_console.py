@@ -249,6 +249,7 @@ def pages(service: Service) -> dict[str, str]:
     assert service.finish(tuning, 120)["state"] == "SUCCEEDED"
     here = f"?project={PROJECT}"
     study, dataset, model = create_resources(service)
+    run, schedule = create_runs(service)
     return {
         "jobs": "/",
         "none": "/?search=nothing",
@@ -275,6 +276,8 @@ def pages(service: Service) -> dict[str, str]:
         "study": f"/studies/{study}{here}&trial=2",
         "dataset": f"/datasets/{dataset}{here}",
         "model": f"/models/{model}{here}",
+        "pipeline": f"/jobs/{run}?task=data",
+        "schedules": f"/schedules{here}&schedule={schedule}",
         "settings": "/settings",
         "team": "/team",
         "audit": "/team/audit",
@@ -319,6 +322,30 @@ def create_resources(service: Service) -> tuple[str, str, str]:
     model = {"model": {"displayName": "classifier", "artifactUri": f"gs://{bucket}/data"}}
     uploaded = service.call("POST", f"{place}/models:upload", model)["response"]["model"]
     return tuple(name.rpartition("/")[2] for name in (study["name"], result["name"], uploaded))
+
+
+def create_runs(service: Service) -> tuple[str, str]:
+    """The IDs of a finished pipeline job, which imports an artifact, and of a schedule."""
+    place = f"projects/{PROJECT}/locations/{REGION}"
+    kind = {"schemaTitle": "system.Dataset", "schemaVersion": "0.0.1"}
+    importer = {"artifactUri": {"constant": "gs://trainshed/data"}, "typeSchema": kind}
+    tasks = {"data": {"taskInfo": {"name": "data"}, "componentRef": {"name": "c"}}}
+    output = {"artifacts": {"artifact": {"artifactType": kind}}}
+    spec = {
+        "schemaVersion": "2.1.0",
+        "sdkVersion": "kfp-2.17.3",
+        "pipelineInfo": {"name": "import"},
+        "root": {"dag": {"tasks": tasks}},
+        "components": {"c": {"executorLabel": "e", "outputDefinitions": output}},
+        "deploymentSpec": {"executors": {"e": {"importer": importer}}},
+    }
+    job = {"pipelineSpec": spec, "runtimeConfig": {"gcsOutputDirectory": "gs://trainshed/root"}}
+    run = service.call("POST", f"/v1/{place}/pipelineJobs", job)["name"].rpartition("/")[2]
+    service.finish(run, 60)
+    request = {"createPipelineJobRequest": {"parent": place, "pipelineJob": job}}
+    schedule = {"displayName": "nightly", "cron": "0 2 * * *", "maxConcurrentRunCount": "1"} | request
+    made = service.call("POST", f"/v1/{place}/schedules", schedule)["name"]
+    return run, made.rpartition("/")[2]
 
 
 def arrive(page: Page, service: Service, name: str, path: str) -> None:

@@ -190,5 +190,5 @@ def test_shell_opens_in_the_files_of_a_failed_job(service: Service, tmp_path: Pa
     for status in (0, 1):
         copied = run(service, "autopsy", job, "--copy", str(tmp_path / "copy"))
         assert copied.returncode == status, copied.stderr
-    assert b"Specify a directory that does not exist" in copied.stderr
+    assert b"Pass a new directory to --copy" in copied.stderr
     assert (tmp_path / "copy" / "notes.txt").read_text() == "loss is nan"

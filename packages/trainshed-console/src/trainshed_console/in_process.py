@@ -38,6 +38,10 @@ class InProcessCaller:
     def notices(self) -> Notices:
         return self._services.notices
 
+    def serves(self, method: str) -> bool:
+        """Return whether this service has a method of the public APIs. Additions add methods."""
+        return method in self._registry.methods
+
     async def projects(self, principal: Principal) -> Sequence[str]:
         """Return the sorted IDs of the projects that the principal may list. A principal with access to all
         projects also receives the projects of past jobs."""

@@ -106,7 +106,7 @@ _STATE_CLASSES: Final = {
     state: name
     for name, states in (
         ("run", "RUNNING UPDATING ACTIVE"),
-        ("good", "SUCCEEDED COMPLETE READY"),
+        ("good", "SUCCEEDED COMPLETE COMPLETED READY SKIPPED"),
         ("bad", "FAILED EXPIRED QUARANTINED GONE LOST INFEASIBLE"),
         ("wait", "QUEUED PREPARING WAITING PAUSED DRAINED LAUNCHING STARTING REQUESTED"),
         ("off", "CANCELLING CANCELLED EXITED PENDING STOPPING"),
@@ -157,11 +157,13 @@ def id_of(name: str) -> str:
 
 
 def _job_address(name: str) -> str:
-    """Return the path of a job's page. It contains the project for AI Platform jobs, because their IDs are
-    unique only within a project."""
+    """Return the path of a job's page. It contains the project for AI Platform jobs and pipeline jobs,
+    because their IDs are unique only within a project."""
     match name.split("/"):
         case ["projects", project, "jobs", own_id]:
             return quote(f"/jobs/{project}/named/{own_id}")
+        case ["projects", project, "locations", region, "pipelineJobs", own_id]:
+            return f"{quote(f'/jobs/{project}/named/{own_id}')}?region={_quote(region)}"
         case _:
             return quote(f"/jobs/{id_of(name)}")
 

@@ -13,6 +13,8 @@ from trainshed_console.pages import (
     jobs,
     logs,
     overview,
+    pipeline_job,
+    schedules,
     searches,
     studies,
     submit,
@@ -24,7 +26,7 @@ PAGES: Final[Mapping[tuple[str, str], Page]] = {
     ("GET", "/"): jobs.page,
     ("GET", "/jobs"): jobs.page,
     ("GET", "/overview"): overview.page,
-    ("GET", "/jobs/{job}"): job.overview,
+    ("GET", "/jobs/{job}"): pipeline_job.page,
     ("GET", "/jobs/{job}/logs"): logs.page,
     ("GET", "/jobs/{job}/usage"): job.usage,
     ("GET", "/jobs/{job}/drills"): job.drills,
@@ -44,6 +46,7 @@ PAGES: Final[Mapping[tuple[str, str], Page]] = {
     ("GET", "/datasets/{dataset}"): collections.dataset,
     ("GET", "/studies"): studies.studies,
     ("GET", "/studies/{study}"): studies.study,
+    ("GET", "/schedules"): schedules.page,
     ("GET", "/team"): team.page,
     ("GET", "/team/audit"): team.audit,
     ("GET", "/settings"): overview.settings,
@@ -68,6 +71,7 @@ ACTIONS: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/team/tokens"): team.create_token,
     ("POST", "/team/tokens/{token}/delete"): team.delete_token,
     ("POST", "/quotas"): capacity.set_quota,
+    ("POST", "/schedules/{schedule}/{does}"): schedules.change,
 }
 STREAMS: Final[Mapping[tuple[str, str], Callable[[Visit], Awaitable[Response]]]] = {
     ("GET", "/jobs/{job}/lines"): logs.lines,

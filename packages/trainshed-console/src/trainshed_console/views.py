@@ -21,8 +21,8 @@ from trainshed_console.rendering import clean
 FIRST_SEGMENTS: Final = frozenset(
     {
         *("", "assets", "buckets", "compare", "datasets", "events", "experiments", "jobs", "login"),
-        *("logout", "logs", "marked", "models", "nodes", "overview", "queue", "quotas", "settings"),
-        *("signed-in", "studies", "submit", "team"),
+        *("logout", "logs", "marked", "models", "nodes", "overview", "queue", "quotas"),
+        *("schedules", "settings", "signed-in", "studies", "submit", "team"),
     }
 )
 """First segments of all paths of the console."""
@@ -120,6 +120,10 @@ class Visit(Struct, frozen=True):
             if refused.code not in (StatusCode.PERMISSION_DENIED, StatusCode.NOT_FOUND):
                 raise
             return None
+
+    async def resource(self, name: str) -> Any:
+        """Return a resource of the Vertex API by its full name, as JSON. Raises CallRejected."""
+        return await self.backend.call(self.principal, "GET", f"/v1/{quote(name)}")
 
     def may(self, method: str, project: str = "") -> bool:
         """Return whether the visitor may call a method in a project. Default: the page's project. On a page

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from msgspec.structs import replace
+
 from tests.contract.api.api_service import SIGN_IN_KEY, Answer, ApiService, Lines
 from trainshed.access.issuers import Issuer
 from trainshed.access.tokens import digest_of
@@ -19,16 +21,20 @@ from trainshed_console.in_process import InProcessCaller
 from trainshed_console.sessions import Sessions
 from trainshed_console.signing_in import SigningIn
 from trainshed_console.views import FIRST_SEGMENTS, Facts
+from trainshed_pipelines.addition import new_addition as pipelines_addition
 
 ADDRESS = "http://trainshed.example"
 HTML = ("accept", "text/html,*/*;q=0.8")
 
 
 class ConsoleService(ApiService):
-    """A service without an engine, with its console."""
+    """A service without an engine, with its console. It serves pipelines, but starts no task."""
 
     def __init__(self, directory: Path, *, issuers: Sequence[Issuer] = ()) -> None:
         super().__init__(directory, issuers=issuers)
+        pipelines = pipelines_addition(self.addition_context(directory))
+        handlers = {**self.registry.handlers, **pipelines.handlers}
+        self.registry = replace(self.registry, handlers=handlers)
         self.directory = directory
         self.new_console()
 

@@ -45,6 +45,7 @@ NEEDS = {
     "aiplatform.datasets.get": "GET /datasets/{dataset}",
     "aiplatform.studies.list": "GET /studies",
     "aiplatform.studies.get": "GET /studies/{study} GET /studies/{study}/outlook",
+    "aiplatform.schedules.list": "GET /schedules",
     "trainshed.audit.list": "GET /team/audit",
     "resourcemanager.projects.setIamPolicy": "POST /team/roles POST /team/roles/remove",
     # No project role grants access to service-wide resources or to missing projects.
@@ -52,8 +53,8 @@ NEEDS = {
     "GET /jobs/{project}/named/{job}",
     # Pages without foreign data, pages with a check for each job, and pages that another process authorizes.
     "*": "GET /submit GET /submit/json POST /submit/check POST /submit/json/check GET /team GET /settings "
-    "POST /team/tokens/{token}/delete POST /marked/{does} GET /buckets GET /buckets/{bucket} "
-    "GET /buckets/{bucket}/download",
+    "POST /team/tokens/{token}/delete POST /marked/{does} POST /schedules/{schedule}/{does} "
+    "GET /buckets GET /buckets/{bucket} GET /buckets/{bucket}/download",
 }
 ROWS = {
     (verb, path): permission

@@ -66,6 +66,8 @@ async def outputs(visit: Visit) -> View:
     """`/jobs/J/outputs[?prefix=P]`: one level below the job's output directory."""
     job = await describe(visit)
     place = summarize_resource(job.resource or {}).output
+    if job.pipeline_job:
+        place = job.pipeline_job.root
     values: dict[str, Any] = {"place": place, "bucket": ""}
     if place and place.startswith(_SCHEME):
         name, _, below = place.removeprefix(_SCHEME).partition("/")

@@ -16,14 +16,18 @@ from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial
 from trainshed.wire.trainshed_v1.replicas import JobCurve, Launch, Usage
 from trainshed_console.pages.job import Chart, describe, position_of, read_curves, start_of
 from trainshed_console.pages.jobs import duration_of, error_line
+from trainshed_console.pages.pipeline_job import artifacts_of, parameters_of, text_of
 from trainshed_console.pages.searches import Axis, Line, Metric, Search, parallel
 from trainshed_console.rendering import bytes_text, curve_data, epoch, id_of, number_text, seconds_text
+from trainshed_console.task_tree import TaskTree
 from trainshed_console.views import Part, View, Visit, of_job
 
 MAX_JOBS: Final = 20
 _MAX_POINTS: Final = 300
 """Maximum points of a line."""
 _CHARTS: Final = 12
+_MAX_TASKS: Final = 200
+"""Maximum number of tasks of a pipeline job that are compared."""
 _DIGEST_DIGITS: Final = 12
 """Number of visible digits of a digest."""
 
@@ -130,9 +134,34 @@ async def _load_job(visit: Visit, job: JobDescription, title: str) -> Compared:
             "node": ", ".join(dict.fromkeys(replica.node for replica in job.replicas or ())),
         },
         "Result and time": _times(job),
+        "Tasks": {},
         "Used": _usage_texts(usage) if usage else {},
     }
+    if job.pipeline_job:
+        facts |= await _run_facts(visit, job)
     return Compared(job, title, facts, curves)
+
+
+async def _run_facts(visit: Visit, job: JobDescription) -> dict[str, dict[str, str]]:
+    """Return the parameters of a pipeline job, the numbers in metadata of its artifacts, and its tasks."""
+    tree = TaskTree(await visit.resource(job.name))
+    tasks = tree.walk(tree.root)[:_MAX_TASKS]
+    return {
+        "Parameters": {
+            name: text_of(value) for name, value in parameters_of(tree, tree.root, "input").items()
+        },
+        "Last values": {
+            f"{task.path} {name}": text_of(value)
+            for task in tasks
+            for _, artifact in artifacts_of(task, "output")
+            for name, value in artifact.get("metadata", {}).items()
+            if isinstance(value, int | float)
+        },
+        "Tasks": {
+            task.path: task.state_text + (f", {seconds_text(task.seconds)}" if task.seconds else "")
+            for task in tasks
+        },
+    }
 
 
 def _charts(jobs: Sequence[Compared], by_time: bool) -> list[Chart]:

@@ -9,11 +9,11 @@ from itertools import zip_longest
 from math import isfinite
 from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from msgspec import UNSET, Struct
 
-from trainshed.core.copies import INPUTS, api_of, collection_of, copy_of
+from trainshed.core.copies import INPUTS, RETRY_LABEL, api_of, collection_of, copy_of, retry_of
 from trainshed.core.names import Api, JobUid
 from trainshed.core.printed_measures import rank, split_name
 from trainshed.core.resource_summary import ResourceSummary, summarize_resource
@@ -40,6 +40,7 @@ _CREATING: Final = {
     "ml": "google.cloud.ml.v1.JobService.CreateJob",
 }
 """The method that creates a copy of a job, by the job's API."""
+_CREATE_PIPELINE_JOB: Final = "google.cloud.aiplatform.v1.PipelineService.CreatePipelineJob"
 _WAITING: Final = frozenset({"QUEUED", "PREPARING", "PAUSED"})
 _TITLES: Final = {"logs": "Log", "spec": "Specification"}
 """Names of tabs in page titles."""
@@ -67,7 +68,9 @@ def head(visit: Visit, job: JobDescription, tab: str) -> Part:
             "title": job.display_name or job.job_id,
             "is_over": job.state in FINAL,
             "project": project,
-            "creating": _CREATING[job.api],
+            "creating": _CREATE_PIPELINE_JOB if job.pipeline_job else _CREATING[job.api],
+            "is_run": bool(job.pipeline_job),
+            "repeats": job.labels.get(RETRY_LABEL, "") if job.pipeline_job else "",
             "may_retry": job.state in _UNSUCCESSFUL,
             "has_replicas": job.replicas is not UNSET,
             "is_tuning": job.tuning is not UNSET,
@@ -101,14 +104,16 @@ def tab_view(
 
 
 async def by_name(visit: Visit) -> Response:
-    """`/jobs/P/named/J`: redirect to the page of an AI Platform job."""
+    """`/jobs/P/named/J[?region=L]`: redirect to the page of an AI Platform job, or of a pipeline job in a
+    region."""
     name = "projects/{project}/jobs/{job}".format_map(visit.variables)
+    if region := visit.query("region"):
+        name = name.replace("/jobs/", f"/locations/{region}/pipelineJobs/")
     return redirect(job_path((await describe(visit, name)).uid))
 
 
-async def overview(visit: Visit) -> View:
+async def overview(visit: Visit, job: JobDescription) -> View:
     """`/jobs/J`: the cause of failure or waiting, metrics, replicas, last log lines and the timeline."""
-    job = await describe(visit)
     timeline = await visit.get(Timeline, of_job(job.uid, "/timeline"))
     # The page of a pipeline shows the replicas and log lines of its job.
     runs: JobDescription = job.child or job
@@ -126,14 +131,14 @@ async def overview(visit: Visit) -> View:
     of_runs = {"job": runs, "uid": runs.uid, "is_live": is_live}
     parts = {
         "head": head(visit, job, "overview"),
-        "notice": Part("_job_notice.html", of_job_itself | _notice(job, runs, wanted)),
+        "notice": Part("_job_notice.html", of_job_itself | notice(job, runs, wanted)),
         "facts": Part("_job_facts.html", {**of_job_itself, "asked": wanted}),
         "curves": _objective(job, job.tuning)
         if job.tuning
         else Part("_job_curves.html", of_runs | {"charts": charts, "restarts": restarts}),
         "replicas": Part("_job_replicas.html", of_runs),
         "tail": Part("_job_tail.html", {**of_runs, "page": tail, "is_live": tail_lives}),
-        "story": Part("_job_story.html", of_job_itself | _story(timeline, visit)),
+        "story": Part("_job_story.html", of_job_itself | story(timeline, visit)),
     }
     # Notifications about any job update the page of a waiting job, a tuning job or a pipeline, because such a
     # page also shows effects of other jobs.
@@ -149,7 +154,7 @@ async def overview(visit: Visit) -> View:
     )
 
 
-def _notice(job: JobDescription, runs: JobDescription, wanted: ResourceSummary) -> dict[str, object]:
+def notice(job: JobDescription, runs: JobDescription, wanted: ResourceSummary) -> dict[str, object]:
     """Return the values of the notice at the top of the page: the cause of a failure or wait, and the
     progress. `runs`: the job of a pipeline, otherwise the job itself."""
     failure = runs.failure or job.failure
@@ -167,7 +172,7 @@ def _notice(job: JobDescription, runs: JobDescription, wanted: ResourceSummary) 
     }
 
 
-def _story(timeline: Timeline, visit: Visit) -> dict[str, object]:
+def story(timeline: Timeline, visit: Visit) -> dict[str, object]:
     """Return the newest entries of the timeline, or all entries if the address has the parameter `story`."""
     is_whole = bool(visit.query("story"))
     entries = timeline.entries if is_whole else timeline.entries[-_MAX_ENTRIES:]
@@ -342,7 +347,7 @@ async def spec(visit: Visit) -> View:
     text = json.dumps(resource, indent=2, ensure_ascii=False)
     submitted = {name: resource[name] for name in INPUTS if name in resource}
     snippets: list[tuple[str, str]] = []
-    if job.kind != "pipeline":
+    if job.kind not in ("pipeline", "pipeline_job"):
         parts = job.name.split("/")
         region = parts[3] if job.api == Api.VERTEX else visit.facts.region
         forms = (("gcloud", SnippetForm.GCLOUD), ("Python", SnippetForm.PYTHON))
@@ -383,8 +388,8 @@ async def open_page(visit: Visit) -> Response:
 
 
 async def retry(visit: Visit) -> Response:
-    """`POST /jobs/J/retry`: submit a copy of a job that failed, expired or was cancelled. Raises
-    CallRejected."""
+    """`POST /jobs/J/retry`: submit a copy of a job that failed, expired or was cancelled. The copy of a
+    pipeline job uses the outputs of its successful tasks. Raises CallRejected."""
     return redirect(await _submit_copy(visit, visit.variables["job"]))
 
 
@@ -398,6 +403,11 @@ async def _submit_copy(visit: Visit, target: str) -> str:
             f"{job.name} is {job.state}. You can retry only jobs that failed, expired or were cancelled. "
             "To submit a copy of this job, use Clone.",
         )
+    if job.pipeline_job:
+        body = retry_of(await visit.resource(job.name), job.uid)
+        path = f"/v1/{quote(job.name.rpartition('/')[0])}"
+        made = await visit.backend.call(visit.principal, "POST", path, json.dumps(body).encode())
+        return job_path((await describe(visit, made["name"])).uid)
     api, parts = Api(job.api), job.name.split("/")
     region = parts[3] if api is Api.VERTEX else ""
     body = copy_of(api, job.resource or {}, visit.now, job.uid)

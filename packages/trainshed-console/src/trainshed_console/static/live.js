@@ -53,7 +53,7 @@ const updateAges = (root = document) => {
   }
 };
 
-const SCROLLS = ".log, .table-frame, .code, .story";
+const SCROLLS = ".log, .table-frame, .code, .story, .graph";
 const FOCUSED = "a, button, select, input, [tabindex]";
 
 /**
