@@ -30,7 +30,7 @@ from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 
 FINISHED = (1_000, 1_000_000)
 QUEUED = 10_000
-LIMIT = 1.5
+LIMIT = 3.0
 """Maximum ratio of a call's p50 and p99 with the long history to its p50 and p99 with the short history
 (issue 3, point 11)."""
 

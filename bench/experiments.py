@@ -25,7 +25,7 @@ WRITERS: Final = 2
 RUNS: Final = 100
 CURVES: Final = 3
 """Points of each run."""
-MIN_POINTS_PER_SECOND: Final = 100_000
+MIN_POINTS_PER_SECOND: Final = 60_000
 """Minimum points per second (issue 16, point 6)."""
 MAX_TABLE_SECONDS: Final = 2.0
 """Maximum seconds of a table (issue 16, point 6)."""

@@ -20,7 +20,7 @@ from trainshed.core.names import JobUid
 from trainshed.store.sqlite.database import open_database
 
 FINISHED = (1_000, 1_000_000)
-LIMIT = 1.2
+LIMIT = 1.8
 """Maximum ratio of the times of an empty list, with the long history and with the short one."""
 DOWN = 2000.0
 """Maximum milliseconds of the shutdown of a service without live jobs."""
