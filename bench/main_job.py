@@ -122,8 +122,8 @@ def idle_memory(service: Service) -> Row:
         f"{megabytes:.0f} MB",
         "–",
         None,
-        "≤ 100 MB",
-        megabytes <= 100,
+        "≤ 85 MB",
+        megabytes <= 85,
     )
 
 
