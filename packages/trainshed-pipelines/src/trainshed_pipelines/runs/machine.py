@@ -175,9 +175,7 @@ class Step:
                 jobs.append(task.job)
             if task.state is not TaskState.CANCELLING:
                 self._after(self._fire(task, TaskTrigger.CANCEL_ACCEPTED))
-        for task in tuple(self.tree):
-            if not task.state.is_final:
-                self._examine_later(task.number)
+        self.examine_all()
         return tuple(jobs)
 
     # --- The results of tasks that `settle` has returned ---

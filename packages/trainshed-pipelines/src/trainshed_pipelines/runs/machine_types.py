@@ -34,7 +34,7 @@ def parse_quantity(text: str) -> float:
     """Return a Kubernetes quantity such as `2`, `500m`, `4G` or `16Gi`. Raises ResourceError."""
     number = text.rstrip("KMGTPEim")
     try:
-        value = float(number) * _UNITS[text[len(number) :].replace("k", "K")]
+        value = float(number) * _UNITS[text[len(number) :]]
     except (ValueError, KeyError):
         value = -1.0
     if not 0 <= value < math.inf:

@@ -98,7 +98,7 @@ class Programs:
                 outputs = await self._lineage.reuse(run, outputs)
             return Started(outputs=outputs)
         before = tree.earlier.get(tree.path(task))
-        if before is not None and before.component == task.component and _same(before, task):
+        if before is not None and before.component == task.component and before.inputs == task.inputs:
             return Started(outputs=before.outputs, cached_from=before.cached_from)
         key = ""
         definition = tree.definition(task)
@@ -108,7 +108,7 @@ class Programs:
             if cached is not None and await self._are_there(run, cached.outputs):
                 return Started(outputs=cached.outputs, fingerprint=key, cached_from=cached.source)
         container = await asyncio.to_thread(_resolved, run, tree, task)
-        directory = _directory(run, tree, task)
+        directory = _directory(run, task)
         operation = operation_of(component)
         if task.kind is TaskKind.NATIVE:
             _, planned = _executor_input(run, tree, task)
@@ -136,15 +136,15 @@ class Programs:
                 bucket = uri.removeprefix("gs://").partition("/")[0]
                 if self._services.buckets.is_closed(bucket, run.name.project_id):
                     return False
-                written = await asyncio.to_thread(self._services.buckets.last_written, uri)
-                exists = await asyncio.to_thread(self._services.buckets.has_object, uri)
-                if not written and not exists:
+                if await asyncio.to_thread(self._services.buckets.last_written, uri):
+                    continue
+                if not await asyncio.to_thread(self._services.buckets.has_object, uri):
                     return False
         return True
 
     async def outputs(self, run: PipelineJob, tree: Tree, task: TaskRun, work: Work) -> Values:
         component = tree.component(task)
-        directory = _directory(run, tree, task)
+        directory = _directory(run, task)
         _, planned = _executor_input(run, tree, task)
         is_google = operation_of(component) in JOBS
         own = {RESOURCES: job_resources(work.name)} if is_google else {}
@@ -189,17 +189,12 @@ class Programs:
         return raw.decode()
 
 
-def _same(before: TaskRun, task: TaskRun) -> bool:
-    """Return whether a task of an earlier run had the same inputs."""
-    return before.inputs == task.inputs
-
-
-def _directory(run: PipelineJob, tree: Tree, task: TaskRun) -> str:
+def _directory(run: PipelineJob, task: TaskRun) -> str:
     return task_directory(run.root, run.name, task.name, task.number)
 
 
 def _executor_input(run: PipelineJob, tree: Tree, task: TaskRun) -> tuple[Mapping[str, Json], Values]:
-    directory = _directory(run, tree, task)
+    directory = _directory(run, task)
     return executor_input(
         tree.component(task), task.inputs, directory, lambda key: artifact_name(run.name, task.number, key)
     )

@@ -68,7 +68,7 @@ class Values(Struct, frozen=True):
 
 
 class TaskKind(enum.StrEnum):
-    """What a task does."""
+    """The kind of work that a task does."""
 
     #: It runs the tasks of a DAG.
     DAG = "dag"

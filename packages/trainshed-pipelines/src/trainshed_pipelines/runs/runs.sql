@@ -24,7 +24,3 @@ SET template = excluded.template, task = excluded.task, source = excluded.source
 -- name: cached
 SELECT source, outputs FROM pipeline_cache
 WHERE project_id = :project_id AND location = :location AND fingerprint = :fingerprint;
-
--- name: forget_cached
-DELETE FROM pipeline_cache
-WHERE project_id = :project_id AND (:template = '' OR template = :template) AND (:task = '' OR task = :task);

@@ -93,11 +93,3 @@ class Runs(Port):
             return None if row is None else Cached(row[0], OUTPUTS.decode(row[1]))
 
         return self._snapshots.read_now(read)
-
-    async def forget_cached(self, project_id: str, template: str = "", task: str = "") -> int:
-        """Delete cached outputs, and return their number. `template`, `task`: the names to which the deletion
-        is limited; "" = all."""
-        parameters = {"project_id": project_id, "template": template, "task": task}
-        return await self._writer.run(
-            "forget_cached", lambda connection: connection.execute(_SQL["forget_cached"], parameters).rowcount
-        )

@@ -44,7 +44,7 @@ class PipelineJob(WorkRecord, frozen=True, kw_only=True):
     root: str
     #: Name of the schedule that started the run, or None.
     schedule: str | None = None
-    #: The number of the last stored change of a task. Each step increases it.
+    #: Number of steps that are stored. Each step increases it.
     steps: int = 0
     counts: TaskCounts = TaskCounts()
     #: Notices for the timeline: fields of the request that have no effect.
